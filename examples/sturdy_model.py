@@ -41,7 +41,7 @@ async def watch_one_answer() -> None:
                     case TextDelta():
                         print(event.delta, end="")
                     case ModelFailed():
-                        print(f" ... void, ${event.cost or 0}")
+                        print(f" ... discarded, ${event.cost or 0}")
                     case ModelFinished():
                         print(f" ... done, ${event.cost}")
                     case _:

@@ -216,7 +216,7 @@ def told(event: Event) -> tuple[str, Mapping[str, object]] | None:
         case TextDelta(delta=delta):
             return "text", {"delta": delta}
         case ModelFailed():
-            return "void", {}
+            return "discarded", {}
         case ToolStarted(call=call):
             return "call", {"id": call.call_id, "name": call.name, "arguments": call.arguments}
         case ToolFinished(output=output, failed=failed):

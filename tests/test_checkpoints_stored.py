@@ -130,7 +130,7 @@ KINDS: dict[str, st.SearchStrategy[Any]] = {
         st.none() | frames,
     ),
     "ChildReplayed": st.builds(records.ChildReplayed, places),
-    "Voided": st.builds(records.Voided, places),
+    "Voided": st.builds(records.ResultDiscarded, places),
     "StateRevised": st.builds(
         records.StateRevised, st.just(()), attempts, plain.map(CODEC.encode),
         st.dictionaries(whole, deltas, max_size=3),

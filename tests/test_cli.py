@@ -51,8 +51,8 @@ from noetic_py.core.events import (
     ModelFinished,
     ModelStarted,
     StepCommitted,
+    StepDiscarded,
     StepStarted,
-    StepVoided,
     TextDelta,
     ToolFinished,
     UntilFailed,
@@ -965,8 +965,8 @@ def test_paths_of_one_step_are_one_line() -> None:
     events: list[Event] = [started("each", kind="parallel")]
     events += [started("each", f"fetch[{n}]") for n in range(1000)]
     events += [finished("each", f"fetch[{n}]") for n in range(600)]
-    events += [StepVoided(("each", f"fetch[{n}]"), 1, "ValueError: no", True) for n in range(600, 650)]
-    events += [StepVoided(("each", f"fetch[{n}]"), 1, "stopped", True) for n in range(650, 660)]
+    events += [StepDiscarded(("each", f"fetch[{n}]"), 1, "ValueError: no", True) for n in range(600, 650)]
+    events += [StepDiscarded(("each", f"fetch[{n}]"), 1, "stopped", True) for n in range(650, 660)]
     lines = shown(fed(*events))
     assert lines[1:] == ["⠦ each  2 s", "  ⠦ fetch  600 done, 340 running, 50 failed, 10 stopped"]
 
@@ -996,7 +996,7 @@ def test_rounds_retries_and_answers() -> None:
     assert shown(progress)[-2:] == ["│ the water", "│ rises [2J slowly"]
     assert not any("│" in line for line in shown(progress, final=True))
     progress.apply(ModelFinished((*path, "answer"), "test:x", TokenUsage(3, 4), None), 1.0)
-    progress.apply(StepVoided(path, 1, "ValueError: no", False), 1.0)
+    progress.apply(StepDiscarded(path, 1, "ValueError: no", False), 1.0)
     progress.apply(started(*path, kind="model"), 1.0)
     progress.apply(finished(*path), 1.0)
     progress.apply(LoopIteration(("agent",), 0, False, None, None), 1.0)
@@ -1023,7 +1023,7 @@ def test_a_tool_that_failed_is_no_tool_that_is_done() -> None:
 
 
 def test_a_failed_attempt_takes_its_text_along() -> None:
-    progress = fed(started("a"), TextDelta(("a", "answer"), "half"), StepVoided(("a",), 1, "stopped", True))
+    progress = fed(started("a"), TextDelta(("a", "answer"), "half"), StepDiscarded(("a",), 1, "stopped", True))
     assert progress.speaking is None
     assert shown(progress)[1:] == ["■ a"]
 
@@ -1085,7 +1085,7 @@ paths = st.lists(frames_, min_size=1, max_size=5).map(tuple)
 events_ = st.one_of(
     st.builds(StepStarted, paths, st.sampled_from(["code", "loop", "answer", "parallel"]), st.just(1)),
     st.builds(StepCommitted, paths, st.just("code"), st.just(1)),
-    st.builds(StepVoided, paths, st.just(1), st.sampled_from(["stopped", "ValueError"]), st.booleans()),
+    st.builds(StepDiscarded, paths, st.just(1), st.sampled_from(["stopped", "ValueError"]), st.booleans()),
     st.builds(TextDelta, paths, st.text(max_size=200)),
     st.builds(LoopIteration, paths, st.just(0), st.booleans(), st.none(), st.none()),
     st.builds(BudgetWarning, st.just(()), st.sampled_from(["steps", "cost"]), st.just(Decimal(3)), st.just(Decimal(0))),
@@ -1137,8 +1137,8 @@ def test_plain_lines() -> None:
     display = PlainDisplay(out, lambda: 0.0)
     display.start()
     display.event(StepStarted(("a",), "code", 2))
-    display.event(StepVoided(("a",), 2, "ValueError: b\x07d [at a]\n  Try: it", False))
-    display.event(StepVoided(("a",), 3, "stopped", True))
+    display.event(StepDiscarded(("a",), 2, "ValueError: b\x07d [at a]\n  Try: it", False))
+    display.event(StepDiscarded(("a",), 3, "stopped", True))
     display.event(TextDelta(("a",), "not shown"))
     display.tick()
     display.stop()

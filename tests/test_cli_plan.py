@@ -39,10 +39,10 @@ from noetic_py.journal.records import (
     CallStarted,
     Decision,
     JournalRecord,
+    ResultDiscarded,
     RunEnded,
     StepFinished,
     StepOpened,
-    Voided,
 )
 from noetic_py.testing import ScriptedModel
 
@@ -382,7 +382,7 @@ def test_void_work_is_not_shown_and_counts() -> None:
             StepOpened(("a",), "code", 2),
             finished("a", "c"),
             finished("a", "d"),
-            Voided(("a", "d")),
+            ResultDiscarded(("a", "d")),
         ]
     )
     (a,) = run.root.children()

@@ -44,7 +44,7 @@ from noetic_py.core.events import (
     ReasoningDelta,
     RunStarted,
     StepCommitted,
-    StepVoided,
+    StepDiscarded,
 )
 from noetic_py.testing import ScriptedModel
 
@@ -152,7 +152,7 @@ async def test_failed_attempts_are_void() -> None:
         raise ValueError("no")
 
     events = await events_of(sequence(write, bad))
-    voided = [event for event in events if isinstance(event, StepVoided)]
+    voided = [event for event in events if isinstance(event, StepDiscarded)]
     assert [("/".join(event.path), event.attempt, event.final) for event in voided] == [
         ("sequence/bad", 1, False),
         ("sequence/bad", 2, True),
@@ -179,7 +179,7 @@ async def test_losers_of_a_race_are_void() -> None:
         return text
 
     events = await events_of(race([loser, winner]))
-    voided = [event for event in events if isinstance(event, StepVoided)]
+    voided = [event for event in events if isinstance(event, StepDiscarded)]
     assert [(event.path, event.reason, event.final) for event in voided] == [(("race", "loser[0]"), "stopped", True)]
 
 
@@ -193,7 +193,7 @@ async def test_every_step_that_starts_ends() -> None:
 
     events = await events_of(parallel([forever, spawn(forever), sequence(echo, stop)]))
     started = [event.path for event in events if isinstance(event, StepStarted)]
-    ended = [event.path for event in events if isinstance(event, (StepCommitted, StepVoided))]
+    ended = [event.path for event in events if isinstance(event, (StepCommitted, StepDiscarded))]
     assert sorted(ended) == sorted(started)
     appended = [item for event in events if isinstance(event, ItemsAppended) for item in event.items]
     assert [item.text for item in appended if isinstance(item, Message)] == ["x", "kept"]
@@ -350,7 +350,7 @@ async def test_leaving_at_once_leaves_nobody_waiting() -> None:
             with pytest.raises(Exception, match="before its end"):
                 await stream.result()
             events = [event async for event in stream.events]
-    assert all(isinstance(event, RunFinished | RunStarted | StepStarted | StepVoided) for event in events)
+    assert all(isinstance(event, RunFinished | RunStarted | StepStarted | StepDiscarded) for event in events)
 
 
 async def test_a_stream_can_be_stopped() -> None:

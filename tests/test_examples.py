@@ -99,7 +99,7 @@ SHOWN = {
     ],
     "structured": ["less than or equal to 60", "a storm under a clear sky", "Take an umbrella. (3 model calls)"],
     "sturdy_model": [
-        "acme:large: The tide is high because ... void, $0.04\n",
+        "acme:large: The tide is high because ... discarded, $0.04\n",
         "acme:small: The moon pulls the water. ... done, $0.01\n4 calls for $0.09: The moon",
         "5 answers, at most 2 at once",
     ],

@@ -13,7 +13,7 @@ from attrs import evolve
 
 from noetic_py import Budget, Harness, Message, RunResult, TokenUsage, call_model, errors, loop, settle, step, until
 from noetic_py.core.budget import BudgetLease
-from noetic_py.core.events import Event, ModelFailed, ModelFinished, ModelStarted, StepVoided, TextDelta
+from noetic_py.core.events import Event, ModelFailed, ModelFinished, ModelStarted, StepDiscarded, TextDelta
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.core.tokens import counter_for
 from noetic_py.errors import (
@@ -397,7 +397,7 @@ async def test_who_watches_is_told_what_is_void() -> None:
         f"end {NAME}",
     ]
     assert {event.path for event in events if isinstance(event, ModelFailed)} == {("call_model", "answer")}
-    assert not [event for event in events if isinstance(event, StepVoided)]
+    assert not [event for event in events if isinstance(event, StepDiscarded)]
     assert [item.text for item in result.items if isinstance(item, Message)] == ["When is high water?", "At noon."]
 
 

@@ -599,8 +599,8 @@ async def test_an_answer_that_is_not_taken_is_void() -> None:
     states = {each.key: each.state for each in found}
     said = [(*told(each), states[each.key]) for each in found if each.item.role == "assistant"]
     assert said == [
-        ("grows", "go away", "void"),
-        ("void", "go away", "void"),
+        ("grows", "go away", "discarded"),
+        ("discarded", "go away", "discarded"),
         ("grows", "sit down, please", "committed"),
         ("committed", "sit down, please", "committed"),
     ]
@@ -612,7 +612,7 @@ async def test_a_call_that_fails_voids_what_has_grown() -> None:
     async with Harness(model=model) as harness, harness.stream(call_model(), "q") as stream:
         found = [told(each) for each in await read(stream.snapshots()) if isinstance(each.item, Message)]
         await stream.result()
-    void = found.index(("void", "half an ans"))
+    void = found.index(("discarded", "half an ans"))
     assert [state for state, _ in found[:void]].count("grows") >= 1
     assert found[-1] == ("committed", "whole")
 

@@ -700,7 +700,7 @@ def test_an_answer_that_broke_off_is_struck_out(browser: Chrome) -> None:
         page = Page(browser, server.address).start("tides")
         page.ended()
         assert [text for who, text in page.log if who == "Agent"] == ["High wa", "High water."]
-        assert page.one("#log .void").text == "Agent\nHigh wa"
+        assert page.one("#log .discarded").text == "Agent\nHigh wa"
 
 
 @contextmanager

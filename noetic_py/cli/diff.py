@@ -20,13 +20,14 @@ from noetic_py.journal.records import (
     AttemptFailed,
     Decision,
     JournalRecord,
+    ResultDiscarded,
     RunBegun,
     RunEnded,
     Segment,
     StepFinished,
     StepOpened,
     StepStopped,
-    Voided,
+    stored_name,
 )
 from noetic_py.journal.values import Path
 
@@ -97,7 +98,7 @@ def _side(records: Sequence[JournalRecord]) -> _Side:
             fences[record.path] = record.fence
             if again and not KINDS[record.kind].composite:
                 side.forget_segments(record.path)
-        elif isinstance(record, Voided):
+        elif isinstance(record, ResultDiscarded):
             side.forget_below(record.path)
         elif isinstance(record, _COMPARED) and (not isinstance(record, RunEnded) or position == len(records)):
             side.add(ComparedRecord(position, record, _essence(record)))
@@ -204,5 +205,5 @@ def _side_text(side: ComparedRecord | None, name: str) -> str:
         return "nothing more"
     number = f"#{side.position} "
     if name == "record":
-        return f"{number}{type(side.record).__name__} {short(side.fields, _VALUE)}"
+        return f"{number}{stored_name(side.record)} {short(side.fields, _VALUE)}"
     return f"{number}{short(side.fields.get(name), _VALUE)}"

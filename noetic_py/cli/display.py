@@ -20,8 +20,8 @@ from noetic_py.core.events import (
     BudgetWarning,
     Event,
     StepCommitted,
+    StepDiscarded,
     StepStarted,
-    StepVoided,
     ToolFinished,
     UntilFailed,
 )
@@ -148,9 +148,9 @@ class PlainDisplay:
                 return f"started  {path}" if event.attempt == 1 else f"started  {path} (attempt {event.attempt})"
             case StepCommitted():
                 return f"finished {path}"
-            case StepVoided(reason="stopped"):
+            case StepDiscarded(reason="stopped"):
                 return f"stopped  {path}"
-            case StepVoided():
+            case StepDiscarded():
                 why = printable(event.reason.partition("\n")[0].partition(" [at ")[0])
                 return f"{'failed   ' if event.final else 'retrying '}{path}: {why}"
             case _:

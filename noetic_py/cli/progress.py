@@ -22,8 +22,8 @@ from noetic_py.core.events import (
     ModelStarted,
     ReasoningDelta,
     StepCommitted,
+    StepDiscarded,
     StepStarted,
-    StepVoided,
     TextDelta,
     ToolFinished,
     ToolStarted,
@@ -126,8 +126,8 @@ class ProgressState:
             case StepCommitted():
                 self._ended(event.path, "failed" if event.path in self._failed_tools else "done")
                 self._failed_tools.discard(event.path)
-            case StepVoided():
-                self._voided(event)
+            case StepDiscarded():
+                self._discarded(event)
             case TextDelta() | ReasoningDelta():
                 self._said(event.path, event.delta)
             case _:
@@ -175,7 +175,7 @@ class ProgressState:
         setattr(node, outcome, getattr(node, outcome) + 1)
         node.touched = self._events
 
-    def _voided(self, event: StepVoided) -> None:
+    def _discarded(self, event: StepDiscarded) -> None:
         self._streams = {path: text for path, text in self._streams.items() if path[: len(event.path)] != event.path}
         stopped = event.reason == "stopped"
         self._ended(event.path, "stopped" if stopped else "failed" if event.final else "retried")

@@ -25,6 +25,7 @@ from noetic_py.journal.records import (
     JournalRecord,
     Pending,
     Progressed,
+    ResultDiscarded,
     RunBegun,
     RunEnded,
     Segment,
@@ -32,7 +33,6 @@ from noetic_py.journal.records import (
     StepFinished,
     StepOpened,
     StepStopped,
-    Voided,
     stored_name,
 )
 
@@ -186,8 +186,8 @@ def _described_other(record: JournalRecord) -> tuple[str, str]:
             return _decided(record)
         case Intent():
             return "starts", "may run only once"
-        case Voided():
-            return "voided", "runs anew"
+        case ResultDiscarded():
+            return "discarded", "runs again"
         case StateRevised():
             return "revised", f"the state, version {record.version}"
         case CallStarted():

@@ -19,12 +19,12 @@ from noetic_py.journal.records import (
     Decision,
     Intent,
     JournalRecord,
+    ResultDiscarded,
     RunBegun,
     RunEnded,
     StepFinished,
     StepOpened,
     StepStopped,
-    Voided,
 )
 from noetic_py.journal.values import Path, SameAsChild, Stored
 
@@ -227,7 +227,7 @@ def _progress(run: RunTree, record: JournalRecord) -> None:
         case CallStarted():
             run.open_calls.setdefault(record.path, []).append(record)
             _step(run, record.path).kind = KINDS[ANSWER.kind]
-        case Voided():
+        case ResultDiscarded():
             _step(run, record.path[:-1]).below.pop(record.path[-1], None)
         case Decision() if record.key.startswith("verdict["):
             _step(run, record.path).rounds += 1

@@ -529,9 +529,9 @@ class Context(Generic[M_co, S_co]):
         """Start a step beside this one, and go on: `handle = ctx.spawn_detached(research, topic)`.
 
         It has a conversation and a state of its own. Owned by the run it shares the run's channels, journal and
-        budgets; the run ends when it has ended, and stops it when it is stopped itself. A step that starts such work
-        and whose attempt is then void takes it along. Owned by the harness it is a run of its own, which this run's end
-        does not touch.
+        budgets; the run ends when it has ended, and stops it when it is stopped itself. When the
+        attempt of the step that started it is discarded, the work is too. Owned by the harness it is a run of its own,
+        which this run's end does not touch.
 
         Args:
             step: The step.

@@ -48,8 +48,8 @@ __all__ = [
     "RunStarted",
     "Source",
     "StepCommitted",
+    "StepDiscarded",
     "StepStarted",
-    "StepVoided",
     "Subscription",
     "TextDelta",
     "ToolFinished",
@@ -169,7 +169,7 @@ class StepCommitted(Event):
 
 
 @frozen(eq=False)
-class StepVoided(Event):
+class StepDiscarded(Event):
     """An attempt left nothing: it failed, lost a race, or was stopped.
 
     Attributes:
@@ -225,7 +225,7 @@ class ModelFinished(Event):
 
 @frozen(eq=False)
 class ModelFailed(Event):
-    """A call of a model has ended without an answer: what was streamed since its `ModelStarted` is void.
+    """A call of a model has ended without an answer: what was streamed since its `ModelStarted` is discarded.
 
     Attributes:
         model: The model's name.

@@ -23,7 +23,7 @@ from noetic_py.core.events import (
     ModelFailed,
     ModelStarted,
     ReasoningDelta,
-    StepVoided,
+    StepDiscarded,
     Subscription,
     TextDelta,
 )
@@ -219,7 +219,7 @@ class ItemSnapshot:
     Attributes:
         key: What is the same in all snapshots of one item, so that the next takes the place of the one before.
         item: It, `status="in_progress"` while it grows.
-        state: Whether it still `"grows"`, is `"committed"`, or is `"void"`: the call has failed, or its step has.
+        state: Whether it still `"grows"`, is `"committed"`, or is `"discarded"`: the call has failed, or its step has.
         path: The path of the step that it belongs to.
         branch: The conversation that it belongs to.
         call_id: The tool call that it belongs to.
@@ -227,7 +227,7 @@ class ItemSnapshot:
 
     key: tuple[str, ...]
     item: Item
-    state: Literal["grows", "committed", "void"]
+    state: Literal["grows", "committed", "discarded"]
     path: tuple[str, ...]
     branch: str
     call_id: str | None
@@ -236,7 +236,7 @@ class ItemSnapshot:
 class Snapshots(Selection[ItemSnapshot]):
     """Items while they grow, and as they are committed; get it as `stream.snapshots()`."""
 
-    KINDS = (TextDelta, ReasoningDelta, ItemsAppended, ModelStarted, ModelFailed, StepVoided)
+    KINDS = (TextDelta, ReasoningDelta, ItemsAppended, ModelStarted, ModelFailed, StepDiscarded)
 
     def __init__(self, bus: Bus, choice: Choice) -> None:
         # Pieces are put together when they are sent: whatever is lost afterwards, what is read is whole.
@@ -260,7 +260,7 @@ class Partials(Selection[T]):
         whole: What an answer says.
     """
 
-    KINDS = (TextDelta, ItemsAppended, ModelStarted, ModelFailed, StepVoided)
+    KINDS = (TextDelta, ItemsAppended, ModelStarted, ModelFailed, StepDiscarded)
 
     def __init__(self, bus: Bus, choice: Choice, begun: Callable[[str], T], whole: Callable[[str], T]) -> None:
         super().__init__(bus, evolve(choice, kinds=self.KINDS), _Answers().take)
@@ -282,7 +282,7 @@ class Partials(Selection[T]):
 
     def _value(self, snapshot: ItemSnapshot) -> Any:
         item = snapshot.item
-        if snapshot.state == "void" or not isinstance(item, Message) or item.role != "assistant":
+        if snapshot.state == "discarded" or not isinstance(item, Message) or item.role != "assistant":
             return _NONE_YET
         try:
             return self._begun(item.text) if snapshot.state == "grows" else self._whole(item.text)
@@ -357,9 +357,9 @@ class _Growth:
 
     def discarded(self, event: Event) -> Callable[[], ItemSnapshot]:
         """It was said in vain."""
-        return partial(self.show, event, "void", len(self._pieces))
+        return partial(self.show, event, "discarded", len(self._pieces))
 
-    def show(self, event: Event, state: Literal["grows", "void"], count: int) -> ItemSnapshot:
+    def show(self, event: Event, state: Literal["grows", "discarded"], count: int) -> ItemSnapshot:
         """It, with so many of its pieces."""
         self._text += "".join(self._pieces[self._read : count])
         self._read = count

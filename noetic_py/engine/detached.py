@@ -369,7 +369,7 @@ def _has_no_value(journal: Sequence[JournalRecord], path: tuple[str, ...]) -> bo
 
 
 def _valid(journal: Sequence[JournalRecord], path: tuple[str, ...], end: int) -> Sequence[JournalRecord]:
-    """The records up to an end of what has run at a path since an attempt around it was void for the last time."""
+    """The records of a path since an attempt around it was last discarded, up to an end."""
     start = 0
     for at, record in enumerate(journal[:end], 1):
         if isinstance(record, AttemptFailed) and not record.final and path[: len(record.path)] == record.path:

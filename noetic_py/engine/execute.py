@@ -386,7 +386,7 @@ def open_wrap_up(
     run = frame.x.run
     wrap_up = frame.wrap_up = frame.lease = lease.open_wrap_up(run.runtime.monotonic())
     if frame.node is not None and ("wrap_up" in frame.node.children or "wrap_up" in frame.node.failed):
-        # Without these an earlier wrap-up is void.
+        # Without these an earlier wrap-up is discarded.
         ledger.recover_wrap_up(run, wrap_up, frame.at)
     run.journal.append(Decision(frame.at, "wrap_up", () if error is None else error.path))
     return wrap_up, lambda: execute(step, None, frame, "wrap_up")
@@ -509,7 +509,7 @@ async def _after_failure(frame: Frame, error: Exception) -> None:
         or not retry.covers(failure)
     )
     if not final and x.run.detached:
-        # What the attempt has started goes with it, before the journal says that it is void.
+        # What the attempt has started goes with it, before the journal says that it is discarded.
         await x.run.dismiss(frame.at)
     frame.drop_unwritten()
     if final and frame.has_base:
@@ -618,7 +618,7 @@ def _leave(frame: Frame) -> None:
 
 
 def forget_loop_stops(frame: Frame, path: tuple[str, ...], *, below: bool = True) -> None:
-    """What a void attempt of the step at a path has asked of the loops around it, and with `below` all under it too."""
+    """The requests to loops of a discarded attempt of a step, and with `below` of all steps under it."""
     node: Frame | None = frame
     while node is not None:
         if node.loop_stops:

@@ -164,8 +164,8 @@ class Node:
         position: Where in the journal that record is.
         failed: By name, the children that have failed for good, and where in the journal that is.
         tries: By name, how many attempts of a child have failed.
-        begun: The children of which a void attempt had written something, so that what stands before them was written;
-            and whether changes of the state were not.
+        begun: The children of which a discarded attempt had written something, so that what stands before them was
+            written; and whether changes of the state were not.
         decisions: What functions have decided for it, by key.
         intents: By name, the digests of children that may run only once and whose outcome is not known.
         takes: The messages that it has taken for good, by the paths of their sends.
@@ -240,19 +240,19 @@ class Node:
         return node
 
     def drop(self, name: str) -> None:
-        """An attempt is void: the next one takes its place where the layout then ends."""
+        """An attempt is discarded: the next one takes its place where the layout then ends."""
         found = self.children.pop(name, None)
         if found is not None and found.placed:
             self.layout.remove(found)
 
     def forget_shown(self) -> None:
-        """It has run again, so that what was shown of it meanwhile is void."""
+        """Called when the step has run again: what was shown of the earlier run is discarded."""
         if self.kept is not None and self.kept in self.layout:
             self.layout.remove(self.kept)
         self.kept = None
 
     def start_again(self, fence: int) -> None:
-        """A later owner has started the body again: what it had written itself is void, its children are not."""
+        """A later owner has started the body again: what it had written itself is discarded, its children are not."""
         if fence <= self.fence:
             return
         self.fence = fence

@@ -1,6 +1,6 @@
-"""What steps leave of how far they have come: the run's own map, what the journal gets of it, and what makes it void.
+"""The progress that steps report: the run's map of it, what the journal stores, and what discards it.
 
-It is kept by the paths of steps and by nothing else, so that every way in which something becomes void is one rule:
+It is kept by the paths of steps and by nothing else, so that every way in which something is discarded is one rule:
 what is left at a path and below it is forgotten. A retry does so, the losers of a race, a step that is run anew because
 it differs, and a loop for each round before the next one. A body that is started again by a later owner does not: for
 it the progress is there.
@@ -21,7 +21,14 @@ from noetic_py.core.types import is_dict, is_list
 from noetic_py.core.values import copy_value
 from noetic_py.engine.frame import Frame, settle_cuts
 from noetic_py.errors import CodecError, ConfigError, LimitExceeded, NoeticError
-from noetic_py.journal.records import AttemptFailed, JournalRecord, Progressed, StepFinished, Voided, dump_record
+from noetic_py.journal.records import (
+    AttemptFailed,
+    JournalRecord,
+    Progressed,
+    ResultDiscarded,
+    StepFinished,
+    dump_record,
+)
 
 if TYPE_CHECKING:
     from noetic_py.engine.state import Run
@@ -175,15 +182,15 @@ def _odd(value: object) -> tuple[str, object] | None:
     return None
 
 
-# ---------------------------------------------------------------------------------------------------- what is void
+# ---------------------------------------------------------------------------------------------------- what is discarded
 
 
 def forget(run: Run, path: Path) -> None:
-    """What a step and all below it have left is void, for a reason that the journal tells by itself."""
+    """Discard the progress of a step and all below it, for a reason that the journal shows."""
     for each in _at(run.progress, path):
         del run.progress[each]
     if run.store is not None:
-        # It would come after the record that makes it void.
+        # It would come after the record that discards it.
         run.store.drop_put_off(path)
 
 
@@ -197,14 +204,16 @@ def forget_round(frame: Frame, name: str) -> None:
 
 
 def progress_of(journal: Sequence[JournalRecord]) -> dict[Path, ProgressEntry]:
-    """What a journal says that steps have left, and that is not void."""
+    """The progress that a journal holds and that was not discarded."""
     found: dict[Path, ProgressEntry] = {}
     for record in journal:
         if isinstance(record, Progressed):
             found.pop(record.path, None)
             if record.what != "cleared":
                 found[record.path] = DONE if record.what == "done" else ProgressEntry(record.value)
-        elif found and (isinstance(record, Voided) or (isinstance(record, AttemptFailed) and not record.final)):
+        elif found and (
+            isinstance(record, ResultDiscarded) or (isinstance(record, AttemptFailed) and not record.final)
+        ):
             for path in _at(found, record.path):
                 del found[path]
         elif found and isinstance(record, StepFinished) and record.winner is not None:

@@ -242,7 +242,7 @@ def _is_over(run: Run) -> bool:
 
 
 def _discard_wrap_up(root: Frame, *, again: bool) -> None:
-    """The wrap-up of an earlier process is void once a step has finished after it, or when none follows this time."""
+    """Discard the wrap-up of an earlier process if a step has finished after it, or if none follows this time."""
     run, node = root.x.run, root.node
     if node is None or "wrap_up" not in node.children or _is_over(run) or (again and not _has_gone_on(run.journal)):
         return

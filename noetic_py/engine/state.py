@@ -248,7 +248,7 @@ class Run:
         # Where the journal is stored, in a durable run.
         self.store: RunWriter | None = None
         self.on_diverge: OnDiverge = "fail"
-        # Of every step that may run only once what is known of it last: never void, whatever is tried again around it.
+        # The last known outcome of every step that may run only once; kept even when a step around it is retried.
         self.once: dict[tuple[str, ...], Intent | StepFinished | AttemptFailed] = {}
         self.recorded_usage, self.stopped, self.in_flight = [], [], set()
         # Whether it has hooks, whether its steps are logged, and whether a bare step needs nothing around its body.
@@ -438,7 +438,7 @@ class RecordedUsage:
         steps: How many steps it counts for.
         tool: The tool that it has called.
         execution: The path of the execution that it belongs to.
-        void: How long the path is of the outermost step that has been tried again since.
+        discarded: The length of the path of the outermost step that was retried since.
         sure: Whether it was used, and not only reserved by a call with an unknown outcome.
     """
 

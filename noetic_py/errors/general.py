@@ -475,7 +475,7 @@ class AnswerError(NoeticError):
 
 
 class RequestNotFound(AnswerError):
-    """The run has no open request that this answer is for: another run's, void by now, or never made."""
+    """The run has no such open request: it belongs to another run, was discarded, or never existed."""
 
 
 class RequestExpired(AnswerError):

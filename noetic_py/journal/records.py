@@ -196,7 +196,7 @@ class StepOpened:
         path: The step.
         kind: Its kind.
         attempt: Which attempt, from 1.
-        fence: The owner that started it. A later one starts the body again: what it had written itself is void.
+        fence: The owner that started it. A later one starts the body again: what it had written itself is discarded.
     """
 
     path: Path
@@ -303,7 +303,7 @@ class StepFinished:
 
 @define(eq=False)
 class AttemptFailed:
-    """An attempt failed. Not final: everything below the path is void. Final: an outcome like a result.
+    """An attempt failed. Not final: everything below the path is discarded. Final: an outcome like a result.
 
     Attributes:
         held: Whether bodies around it had changed the state and that was not written, although the items before it
@@ -325,7 +325,7 @@ class AttemptFailed:
 
 @define(eq=False)
 class StepStopped:
-    """An attempt was cancelled: its own unwritten work is void, what it used is not.
+    """An attempt was cancelled: its own unwritten work is discarded, what it used is not.
 
     Attributes:
         items: Own work kept, when the attempt itself asked for the stop; else what a model had said of an answer that a
@@ -370,8 +370,8 @@ class Decision:
 
 
 @define(eq=False)
-class Voided:
-    """A finished step is void, because the run goes on with other code or another input than it had."""
+class ResultDiscarded:
+    """The result of a finished step is discarded, because its code or its input has changed."""
 
     path: Path
 
@@ -493,10 +493,10 @@ class Answered:
 
 @define(eq=False)
 class Progressed:
-    """How far a step has come, as it or another one has said; a later one of the same step takes the place of this one.
+    """The reported progress of a step; a later record of the same step replaces it.
 
-    It is void when an attempt of the step, or of one around it, is void: a retry, a lost race. A later owner's start of
-    the body makes it not void.
+    It is discarded with an attempt of the step or of one around it, after a retry or a lost race. It stays when a later
+    owner starts the body again.
 
     Attributes:
         path: The step.
@@ -539,7 +539,7 @@ JournalRecord: TypeAlias = (
     | Decision
     | Intent
     | CallStarted
-    | Voided
+    | ResultDiscarded
     | StateRevised
     | Pending
     | Answered
@@ -547,8 +547,12 @@ JournalRecord: TypeAlias = (
     | RunEnded
 )
 
-# What has another name in stores than here.
-_STORED_NAMES: Mapping[type[Any], str] = {AttemptFailed: "StepFailed", RunBegun: "RunStarted"}
+# Classes whose name in stores is another one.
+_STORED_NAMES: Mapping[type[Any], str] = {
+    AttemptFailed: "StepFailed",
+    RunBegun: "RunStarted",
+    ResultDiscarded: "Voided",
+}
 
 
 def _stored_name(kind: type[Any]) -> str:

@@ -574,7 +574,7 @@ class FallbackModel(ModelWrapper):
     The next model is asked when one fails with an error that it may not have: every `retryable` one, every rate limit,
     a name that cannot be resolved, a key that is not accepted, a model that the provider does not have. A model that
     refuses, a request that is wrong or too large, and an answer that does not fit would be the same everywhere, and are
-    raised as they are. What was streamed of a failed answer is void, and the events of the next model follow.
+    raised as they are. What was streamed of a failed answer is discarded, and the events of the next model follow.
 
     Each model's calls have its own price and its own tokenizer. `ModelResponse.model` says who has answered.
 
@@ -676,7 +676,7 @@ class RetryModel(ModelWrapper):
     """Asks its model again when a call failed in a way that another try may mend.
 
     That is every error whose `retryable` is true: rate limits, errors of the server, a provider that cannot be reached,
-    a stream that was cut, stalled or is malformed. What was streamed of a failed try is void, and the events of the
+    a stream that was cut, stalled or is malformed. What a failed try has streamed is discarded, and the events of the
     next one follow; a run says so with [`ModelFailed`][noetic_py.core.events.ModelFailed]. Each try is a
     call of its own in the budget, and nothing is held while the wrapper waits.
 

@@ -494,7 +494,7 @@ class RunStream(Generic[O_co, S_co]):
         """Items while they grow, each time whole, and as they are committed; from now on.
 
         A snapshot takes the place of the one before that has the same `key`. What a failed call had said so far comes
-        once more as `"void"`.
+        once more as `"discarded"`.
 
         Args:
             **options: As for `select`.

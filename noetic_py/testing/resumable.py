@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from noetic_py.checkpoints.memory import InMemoryBackend
-from noetic_py.core.events import Event, StepStarted, StepVoided
+from noetic_py.core.events import Event, StepDiscarded, StepStarted
 from noetic_py.core.state import StateBag, class_of, copy_state
 from noetic_py.errors import NoeticError
 from noetic_py.harness import Harness
-from noetic_py.journal.records import AttemptFailed, JournalRecord, StepFinished, Voided
+from noetic_py.journal.records import AttemptFailed, JournalRecord, ResultDiscarded, StepFinished
 from noetic_py.testing._renamed import Names
 from noetic_py.testing.faults import FaultyBackend, When
 
@@ -210,12 +210,12 @@ def _outcome(result: AnyResult, also: object) -> Outcome:
 
 
 def _committed(journal: Sequence[JournalRecord]) -> set[Path]:
-    """The steps that have finished and are not void."""
+    """The steps that have finished and are not discarded."""
     found: set[Path] = set()
     for record in journal:
         if isinstance(record, StepFinished):
             found.add(record.path)
-        elif isinstance(record, Voided) or (isinstance(record, AttemptFailed) and not record.final):
+        elif isinstance(record, ResultDiscarded) or (isinstance(record, AttemptFailed) and not record.final):
             found = {path for path in found if path[: len(record.path)] != record.path}
     return found
 
@@ -225,7 +225,7 @@ def _check_again(events: Sequence[Event], committed: set[Path], where: str) -> N
     for event in events:
         if isinstance(event, StepStarted) and event.path in committed:
             raise AssertionError(f"{where}: step {'/'.join(event.path)} was committed, and has run again")
-        if isinstance(event, StepVoided) and not event.final:
+        if isinstance(event, StepDiscarded) and not event.final:
             committed = {path for path in committed if path[: len(event.path)] != event.path}
 
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from noetic_py import Budget, Context, Event, Harness, RunFinished, RunResult, StepStarted
-from noetic_py.core.events import StepCommitted, StepVoided
+from noetic_py.core.events import StepCommitted, StepDiscarded
 from noetic_py.testing import Observations, RandomProgram, assert_expected_outcome, random_program
 from noetic_py.testing._random_programs.conversation import told
 from tests.properties.checks import SEED, examples, left_over, tasks
@@ -44,7 +44,7 @@ def check_events(events: list[Event], result: RunResult[Any, Any]) -> None:
     assert ends == events[-1:]
     assert ends[0].status == result.status
     started = Counter(event.path for event in events if isinstance(event, StepStarted))
-    ended = Counter(event.path for event in events if isinstance(event, (StepCommitted, StepVoided)))
+    ended = Counter(event.path for event in events if isinstance(event, (StepCommitted, StepDiscarded)))
     assert started == ended
 
 

@@ -205,7 +205,7 @@ class Folder:
         settings: How it was opened.
         locks: The locks in it.
         seed: Where the checksums of its files begin.
-        void: The fences of leases that the disk refused to write when they may have been there already.
+        discarded: The fences of leases that the disk refused to write when they may have been there already.
     """
 
     settings: FileSettings

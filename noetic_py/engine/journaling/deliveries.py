@@ -1,8 +1,8 @@
-"""Messages that steps have taken and may have to give back.
+"""Messages that steps have received and may have to return to their queue.
 
-A take belongs to the step that took it. What makes the step void, a failed attempt of it or of a step around it, a lost
-race, a cancellation, gives the message back to its place in the queue. A message is remembered only while a step
-could still make its taker void and go on.
+A received message belongs to the step that received it. When that step is discarded (a failed attempt of it or of a
+step around it, a lost race, a cancellation), the message returns to its place in the queue. A message is remembered
+only while a step could still discard its receiver and go on.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def note_former_delivery(run: Run, path: tuple[str, ...], name: str, entry: Entr
 
 
 def _until(frame: Frame, path: tuple[str, ...]) -> Frame | None:
-    """The outermost step that can make everything below it void, or else the taker when its end can be handled."""
+    """The outermost step that can discard everything below it, or else the taker when its end can be handled."""
     until: Frame | None = None
     handled = False
     for node in going_on(frame):
@@ -110,7 +110,7 @@ def _wraps_up(frame: Frame) -> bool:
 
 
 def nack(run: Run, path: tuple[str, ...], *, below: bool) -> None:
-    """The step's attempt is void, and with `below` everything under it too: its messages go back."""
+    """The step's attempt is discarded, and with `below` everything under it too: its messages go back."""
     depth = len(path)
     kept: list[UnackedDelivery] = []
     discarded: dict[Giver, list[Entry]] = {}

@@ -18,12 +18,12 @@ from noetic_py.journal.records import (
     Intent,
     JournalRecord,
     Pending,
+    ResultDiscarded,
     RunEnded,
     Segment,
     StepFinished,
     StepOpened,
     StepStopped,
-    Voided,
 )
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def tree(journal: Sequence[JournalRecord], kinds: Kinds, below: Path = ()) -> No
 
 
 def _put_back(root: Node, node: Node, depth: int) -> None:
-    """A step that may run only once is not void when a step around it is tried again: it stands there again."""
+    """A step that may run only once is not discarded when a step around it is tried again: it stands there again."""
     above = root.find(node.path[depth:-1])
     if above.children.get(node.name) is not node:
         above.drop(node.name)
@@ -84,7 +84,7 @@ _PLACED = (StepOpened, Segment, ChildReplayed, StepFinished)
 
 
 def forget_failure(root: Node, failure: AttemptFailed) -> None:
-    """A failure that has ended the run is void, with what it came from; failures that were handled stay."""
+    """A failure that has ended the run is discarded, with what it came from; failures that were handled stay."""
     depth = len(root.path)
     root.cause = None
     for cause in _causes(failure.error):
@@ -123,7 +123,7 @@ def _read(root: Node, record: JournalRecord, kinds: Kinds, frames: Path, positio
         for depth, name in enumerate(frames):
             node = node.child(name, place=depth >= apart)
         _place(node, record, kinds, position)
-    elif isinstance(record, Voided):
+    elif isinstance(record, ResultDiscarded):
         node = root
         for name in frames[:-1]:
             node = node.child(name, place=False)
@@ -311,7 +311,7 @@ class Begun:
                     found = self._count(record.path, record.attempt)
                 if isinstance(record, AttemptFailed) and _starts_over(record):
                     self.forget(record.path)
-            case Voided():
+            case ResultDiscarded():
                 self.forget(record.path)
             case Decision() if record.key == BEGUN:
                 found = [path for at, attempt in record.value for path in self._count(tuple(at), attempt)]
@@ -330,7 +330,7 @@ class Begun:
         return [path]
 
     def forget(self, path: Path) -> None:
-        """What is at a path and below it is void: whatever begins there now is counted anew."""
+        """Discard what is at a path and below it; what begins there now is counted anew."""
         depth = len(path)
         self.attempts = {each for each in self.attempts if each[0][:depth] != path}
         self._open = {each: attempt for each, attempt in self._open.items() if each[:depth] != path}

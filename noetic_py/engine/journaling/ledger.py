@@ -19,7 +19,7 @@ from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.stored import unreadable
 from noetic_py.core.codec.structure import dump, inside
-from noetic_py.core.events import ItemsAppended, StepCommitted, StepVoided
+from noetic_py.core.events import ItemsAppended, StepCommitted, StepDiscarded
 from noetic_py.core.runtime import SYSTEM
 from noetic_py.core.state import SavedState
 from noetic_py.core.types import Durability
@@ -44,11 +44,11 @@ from noetic_py.journal.records import (
     Decision,
     Intent,
     JournalRecord,
+    ResultDiscarded,
     Segment,
     StepFinished,
     StepOpened,
     StepStopped,
-    Voided,
     dump_record,
 )
 from noetic_py.journal.stored import Lease, Record
@@ -162,7 +162,7 @@ class RunWriter:
         self._put_off[record.path] = (record, stored)
 
     def drop_put_off(self, path: Path) -> None:
-        """What was to be appended for a path or below it has become void."""
+        """Discard what was to be appended for a path and below it."""
         for each in [each for each in self._put_off if each[: len(path)] == path]:
             del self._put_off[each]
 
@@ -599,14 +599,14 @@ def prepare(frame: Frame, record: JournalRecord) -> None:
 
 
 def discarded(run: Run, path: Path) -> None:
-    """Write that a finished step is void: the run goes on with other code, or another input, than it had."""
-    run.journal.append(Voided(path))
+    """Record that the result of a finished step is discarded: its code or its input has changed."""
+    run.journal.append(ResultDiscarded(path))
     _count_anew(run, path)
     forget(run, path)
 
 
 def _count_anew(run: Run, path: Path) -> None:
-    """What an earlier process has begun there is void: whatever begins there now is another step."""
+    """Discard what an earlier process has begun there: what begins there now is another step."""
     if run.begun:
         run.begun = {each for each in run.begun if each[0][: len(path)] != path}
 
@@ -793,7 +793,7 @@ def failed(frame: Frame, error: NoeticError, *, final: bool) -> None:
     if frame.at in run.once:
         note_outcome(run.once, record)
     if run.bus.active:
-        frame.publish(StepVoided(frame.at, frame.attempt, str(error), final))
+        frame.publish(StepDiscarded(frame.at, frame.attempt, str(error), final))
 
 
 def _is_held(frame: Frame) -> bool:
@@ -832,7 +832,7 @@ def stopped(frame: Frame) -> None:
     if run.bus.active:
         if kept:
             frame.publish(ItemsAppended(frame.at, kept))
-        frame.publish(StepVoided(frame.at, frame.attempt, "stopped", True))
+        frame.publish(StepDiscarded(frame.at, frame.attempt, "stopped", True))
 
 
 def waiting(frame: Frame) -> None:

@@ -514,8 +514,8 @@ def _keeps(run: Run, differs: str, path: tuple[str, ...]) -> bool:
 def _stands_here(parent: Frame, path: Path, *, always: bool = False, held: bool = False) -> None:
     """Write what stands before a child that is not run again, and where in its parent's layout it has its place.
 
-    What is a composite's own is not void when a later owner goes on, so its children keep their places. `held` says
-    that changes of the state were not written when the child ended.
+    Records of a composite itself are not discarded when a later owner goes on, so its children keep their places.
+    `held` says that changes of the state were not written when the child ended.
     """
     if always or not parent.kind.composite or not (parent.clean and parent.opened):
         ledger.flush_items(parent, path) if held else ledger.flush(parent)
@@ -616,7 +616,7 @@ def output_of(node: Node, step: AnyStep, run: Run) -> Any:
     if isinstance(output, SameAsChild):
         child = node.children.get(output.name)
         if child is None:
-            raise CodecError(f"its output is that of {output.name!r:.60}, which is void", path=node.path)
+            raise CodecError(f"its output is that of {output.name!r:.60}, which was discarded", path=node.path)
         return output_of(child, step, run)
     if not isinstance(output, Stored):
         return output
@@ -814,7 +814,7 @@ def _orphans(frame: Frame) -> list[Node]:
 
 
 def check_called(frame: Frame) -> None:
-    """Refuse, or make void, what is recorded below a body that has ended and was not called this time.
+    """Refuse or discard what is recorded below a body that has ended and was not called this time.
 
     Raises:
         ReplayDiverged: There is something, and the run does not go on with other code.
@@ -826,7 +826,7 @@ def check_called(frame: Frame) -> None:
 
 
 def disown(frame: Frame, failure: NoeticError) -> None:
-    """A body did something else than is recorded: what it has begun besides is void, so that the right code goes on."""
+    """Discard what a body has begun beyond what is recorded, so that the right code goes on."""
     if frame.node is not None and (isinstance(failure, ReplayDiverged) or _orphans(frame)):
         for name in (frame.visited or set()) - frame.node.children.keys():
             ledger.discarded(frame.x.run, (*frame.at, name))

@@ -33,13 +33,13 @@ from noetic_py.journal.records import (
     Intent,
     JournalRecord,
     Pending,
+    ResultDiscarded,
     RunBegun,
     RunEnded,
     StateRevised,
     StepFinished,
     StepOpened,
     StepStopped,
-    Voided,
     check_journal,
 )
 from noetic_py.journal.run_summary import PlainCodec, load_records
@@ -347,7 +347,7 @@ def take_over(run: Run, run_history: RunHistory) -> None:
 
 
 def _iterations(records: Sequence[JournalRecord], kinds: Kinds) -> int:
-    """How often the bodies of loops and the steps of chains of handoffs have ended, in attempts that are void too."""
+    """How often bodies of loops and steps of handoff chains have ended, in discarded attempts too."""
     named = (StepOpened, StepFinished, AttemptFailed)
     loops = {record.path for record in records if isinstance(record, named) and kinds[record.kind].rounds}
     ended = (record for record in records if isinstance(record, (StepFinished, AttemptFailed)))
@@ -358,7 +358,7 @@ def _iterations(records: Sequence[JournalRecord], kinds: Kinds) -> int:
 
 
 def _recorded_usage(records: Sequence[JournalRecord], kinds: Kinds, steps: Begun) -> list[RecordedUsage]:
-    """What every attempt has used: finished, failed, stopped and void ones, each once; `steps` counts them."""
+    """What every attempt has used: finished, failed, stopped and discarded ones, each once; `steps` counts them."""
     begun: dict[Path, list[CallStarted]] = {}
     named = (StepOpened, StepFinished, AttemptFailed, StepStopped)
     spawns = {record.path for record in records if isinstance(record, named) and kinds[record.kind].execution}
@@ -377,7 +377,7 @@ def _recorded_usage(records: Sequence[JournalRecord], kinds: Kinds, steps: Begun
                 found.append(usage)
             if isinstance(record, AttemptFailed) and not record.final:
                 found = [_tried_again(each, record.path) for each in found]
-        elif isinstance(record, Voided) and record.path[-1] == "wrap_up":
+        elif isinstance(record, ResultDiscarded) and record.path[-1] == "wrap_up":
             # Another wrap-up has the whole reserve.
             found = [_tried_again(each, record.path) for each in found]
         else:
@@ -410,7 +410,7 @@ def _stops(records: Sequence[JournalRecord]) -> list[Control]:
     found: dict[Path, Control] = {}
     for record in records:
         if isinstance(record, AttemptFailed) and not record.final:
-            # What was asked for in the attempt is void with it.
+            # What was asked for in the attempt is discarded with it.
             depth = len(record.path)
             found = {at: control for at, control in found.items() if at[:depth] != record.path}
         control = record.control if isinstance(record, (StepFinished, AttemptFailed, StepStopped)) else None

@@ -198,7 +198,7 @@ async def open_layers(x: Execution, root: Frame, main: str) -> None:
 
 
 def _open_again(root: Frame, main: str) -> None:
-    """An execution that was closed because it was stopped goes on: what closing it has left is void."""
+    """Reopen an execution that a stop had closed; what closing it left is discarded."""
     node = root.node
     if node is None or _CLOSE.id not in node.children:
         return
