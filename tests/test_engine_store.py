@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -91,6 +92,22 @@ async def test_a_cancelled_commit_is_done_once(when: Literal["before", "after"],
         assert result.value == 20
         # What was committed in spite of the cancellation counts: only the step in flight may run again.
         assert ran.count("first") + ran.count("second") <= 3
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_run_whose_task_is_cancelled_in_a_commit_is_listed_as_cancelled(
+    when: Literal["before", "after"], tmp_path: Path, anyio_backend: str
+) -> None:
+    backend = Interrupted(tmp_path / "runs.db", when, 2)
+    async with backend, Harness(plugins=[], checkpoints=backend) as harness:
+        task = asyncio.create_task(_run(harness))
+        await backend.waiting.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert [info.status for info in await harness.runs.list()] == ["cancelled"]
+        assert (await harness.resume("r", flow)).value == 20
 
 
 flow = sequence(first, second)

@@ -26,6 +26,7 @@ RESUMED = (
 )
 
 LEDGER = (
+    "tests/test_engine_writer.py",
     "tests/test_engine_ledger.py",
     "tests/test_engine_store.py",
     "tests/test_engine_leases.py",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -51,7 +51,7 @@ from noetic_py.journal.records import (
     StepStopped,
     dump_record,
 )
-from noetic_py.journal.stored import Lease, Record
+from noetic_py.journal.stored import Lease, Record, Transaction
 from noetic_py.journal.values import (
     Change,
     LayerDeltas,
@@ -126,8 +126,7 @@ class RunWriter:
         self._staged = position
         self._written = position
         self._queue: list[Record] = []
-        # How many bytes these have, and how many records each commit has added to them.
-        self._queued = 0
+        # How many records each commit has added to these.
         self._commits: list[int] = []
         # The record too: while it is here, no other one can have its id.
         self._ready: dict[int, tuple[JournalRecord, Record]] = {}
@@ -186,7 +185,6 @@ class RunWriter:
             ready = self._ready.pop(id(record), None)
             stored = self._dumped(record) if ready is None else ready[1]
             self._queue.append(stored)
-            self._queued += len(stored.payload)
             self._staged += 1
         self._commits.append(len(self._queue) - before)
 
@@ -248,44 +246,46 @@ class RunWriter:
         if self._poison is not None:
             raise self._poison
 
-    def _taken(self) -> tuple[list[Record], bool]:
-        """What is to be written as one transaction, and whether there is more.
+    def _taken(self) -> Transaction:
+        """What is to be written as one transaction.
 
         What several commits have added may be too large together, and may be written apart: each could have come first.
+        What lists show goes with the last part.
         """
-        queue, self._queue = self._queue, []
-        commits, self._commits = self._commits, []
-        queued, self._queued = self._queued, 0
-        if queued <= _MOST_TOGETHER or len(commits) < 2:
-            return queue, False
         end = size = 0
-        while commits:
-            grown = size + sum(len(record.payload) for record in queue[end : end + commits[0]])
-            if end and grown > _MOST_TOGETHER:
+        while self._commits:
+            size += sum(len(record.payload) for record in self._queue[end : end + self._commits[0]])
+            if end and size > _MOST_TOGETHER:
                 break
-            size, end = grown, end + commits.pop(0)
-        self._queue, self._commits, self._queued = queue[end:], commits, queued - size
-        return queue[:end], bool(self._queue)
+            end += self._commits.pop(0)
+        batch, self._queue = self._queue[:end], self._queue[end:]
+        summary = status = None
+        if not self._queue:
+            # At once: what is set while this is written goes with the next commit.
+            summary, status, self.summary, self.status = self.summary, self.status, None, None
+        return Transaction(self._lease.run_id, self._written, self._lease.fence, batch, summary, status)
 
     async def _write(self) -> None:
-        batch, more = self._taken()
+        taken = self._taken()
+        done = self._written + len(taken.records)
         self._writing = True
         try:
             # Every step comes by here, and a shielded scope would cost more than all else that is done here: there is
             # one only where a cancellation has come.
             try:
-                self._written = await self._append(batch, more)
+                await self._append(taken)
             except anyio.get_cancelled_exc_class() as error:
-                await self._finish_append(batch, more)
+                await self._finish_append(taken, done)
                 if anyio.current_effective_deadline() > -math.inf and failure_of(error) is None:
                     # No scope is cancelled, which would say so again at the next wait: it was the task itself.
                     raise
-            if not more:
-                self.summary = self.status = None
         except CheckpointError as error:
             self._poison = error
             raise
         except BaseException as error:
+            if self._written == done:
+                # It is stored, and its task was cancelled.
+                raise
             self._poison = CheckpointFailed(
                 f"a commit failed: {type(error).__name__}: {error}", hint="look at the backend, then resume the run"
             )
@@ -298,23 +298,22 @@ class RunWriter:
             if turn is not None:
                 turn.set()
 
-    async def _append(self, batch: Sequence[Record], more: bool) -> int:
-        return await self.backend.append(
-            self._lease.run_id,
-            expected_position=self._written,
-            fence=self._lease.fence,
-            records=batch,
-            summary=None if more else self.summary,
-            status=None if more else self.status,
+    async def _append(self, taken: Transaction) -> None:
+        self._written = await self.backend.append(
+            taken.run_id,
+            expected_position=taken.expected_position,
+            fence=taken.fence,
+            records=taken.records,
+            summary=taken.summary,
+            status=taken.status,
         )
 
-    async def _finish_append(self, batch: Sequence[Record], more: bool) -> None:
+    async def _finish_append(self, taken: Transaction, done: int) -> None:
         """What was cancelled is done whole or not at all: find out which, and then do it."""
         with anyio.CancelScope(shield=True):
-            head = await self.backend.head(self._lease.run_id)
-            done = self._written + len(batch)
-            if head is None or (head.position, head.fence) != (done, self._lease.fence):
-                done = await self._append(batch, more)
+            head = await self.backend.head(taken.run_id)
+            if head is None or (head.position, head.fence) != (done, taken.fence):
+                await self._append(taken)
             self._written = done
 
     async def beat(self, hear: Callable[[], Awaitable[None]]) -> None:

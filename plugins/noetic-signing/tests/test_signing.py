@@ -422,8 +422,11 @@ def test_an_end_is_signed_with_all_that_it_says() -> None:
 
 def test_what_a_checker_would_refuse_is_refused_without_one() -> None:
     wrong: Any = "a key"
-    for make in (lambda: Signer(wrong), lambda: Signing(wrong)):
-        with pytest.raises(ConfigError) as caught:
+    for make, why in (
+        (lambda: Signer(wrong), "a str is not a valid key"),
+        (lambda: Signing(wrong), "str is not a valid signer"),
+    ):
+        with pytest.raises(ConfigError, match=why) as caught:
             make()
         assert caught.value.code == "signing-key"
     policy: Policy = wrong
