@@ -1,4 +1,4 @@
-"""`Harness`: the one public door to the engine."""
+"""`Harness`: the public entry point to the engine."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from noetic_py.runner.plan import (
     check_parts,
     check_resume_options,
     checked_backend,
-    launch_options,
+    detached_options,
 )
 from noetic_py.runner.registry import (
+    DetachedHarnessRun,
     Home,
-    Launched,
     Living,
     RunHandle,
     RunStream,
@@ -198,7 +198,7 @@ class Harness(Generic[M_co]):
         self._group: anyio.abc.TaskGroup | None = None
         self._closed, self._lost = False, LostCalls()
         # Runs that steps have started, by their ids, while they go on.
-        self._launched: dict[str, RunHandle[Any, Any]] = {}
+        self._detached_runs: dict[str, RunHandle[Any, Any]] = {}
         self._session_store = SessionStore(self._backend, sessions or SessionPolicy(), runtime, memory, self._resources)
         self._living = Living(self._session_store.close)
         self._access = Authorizer(access)
@@ -237,7 +237,7 @@ class Harness(Generic[M_co]):
             raise ConfigError("the harness is in use already", code="harness-entered", hint="enter it once, run often")
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
-        self._resources.group, self._resources.launch = self._group, self._launch
+        self._resources.group, self._resources.start_detached = self._group, self._start_detached
         self._lost.enter()
         return self
 
@@ -255,7 +255,7 @@ class Harness(Generic[M_co]):
         finally:
             if e is not None:
                 self._living.note_cancelled(e)
-            self._resources.group = self._resources.launch = None
+            self._resources.group = self._resources.start_detached = None
             self._lost.leave()
             if self._backend is not None and self._made_backend:
                 with anyio.CancelScope(shield=True):
@@ -264,15 +264,15 @@ class Harness(Generic[M_co]):
             self._lost.refuse(self)
 
     async def shutdown(self, *, timeout: float | None = None, partial: Partial = "save") -> None:
-        """Come to an end: take no new runs, and wait for those that go on.
+        """Refuse new runs, and wait for those in progress.
 
-        New runs and turns, and turns that wait, raise `ShuttingDown`; what goes on may still start others. What has not
-        ended in time is interrupted: its finished steps are kept, its lease is released, and `RunInfo.shutdown` tells
-        it, so that any process can resume it at once. A step's `replay="once"` body is not left in peace for longer.
+        New runs and turns, and turns that wait, raise `ShuttingDown`; runs in progress may still start others. A run
+        that has not ended in time is interrupted: its finished steps are stored, its lease is released, and
+        `RunInfo.shutdown` is true, so any process can resume it at once. A `replay="once"` body is not shielded longer.
 
         Args:
-            timeout: Seconds to wait; `None` waits for as long as it takes.
-            partial: Whether the conversation keeps what a model had said of an answer that is cut off.
+            timeout: Seconds to wait; `None` waits without a limit.
+            partial: Whether the conversation keeps the part of an answer that had arrived when it was cut off.
 
         Raises:
             ConfigError: An argument is illegal, or a step of this harness asks; code `"shutdown"`.
@@ -288,12 +288,12 @@ class Harness(Generic[M_co]):
     ) -> AbstractAsyncContextManager[Stopping]:
         """Shut down on SIGTERM and Ctrl-C: `async with Harness() as harness, harness.stopping_on_signals():`.
 
-        The first signal begins [`shutdown`][noetic_py.Harness.shutdown]. When the runs have ended, what the block still
-        does is cancelled, and `SystemExit` raised behind it: code 143 after SIGTERM, 130 after SIGINT. A second signal
-        ends the process at once, and so does the end of the grace when a step lets nothing else run.
+        The first signal begins [`shutdown`][noetic_py.Harness.shutdown]. When the runs have ended, the rest of the
+        block is cancelled and `SystemExit` is raised: code 143 after SIGTERM, 130 after SIGINT. A second signal ends
+        the process at once, and so does the end of the grace period when a step blocks the event loop.
 
         Args:
-            grace: Seconds that the runs have to end by themselves, and then one more to be written.
+            grace: The grace period: seconds in which runs may end by themselves; one more second stores the rest.
             partial: As for `shutdown`.
 
         Raises:
@@ -369,7 +369,7 @@ class Harness(Generic[M_co]):
             raise StepFailed(path=(), error_type="CancelledError", error_message=str(failure)) from error
         finally:
             self._living.remove(run)
-            self._launched.pop(run.run_id, None)
+            self._detached_runs.pop(run.run_id, None)
 
     async def _go(self, run: Run, plan: RunPlan, ctx: object = None) -> AnyResult:
         if plan.storage is None:
@@ -391,8 +391,8 @@ class Harness(Generic[M_co]):
 
         plan = await lease.begin_stored_run(run, plan, storage) if plan.run_history is None else plan
         if ctx is None:
-            return await lease.beating(run, partial(self._engine.run_flow, run, plan))
-        return await lease.beating(run, partial(self._adopt, run, plan, ctx))
+            return await lease.with_heartbeat(run, partial(self._engine.run_flow, run, plan))
+        return await lease.with_heartbeat(run, partial(self._adopt, run, plan, ctx))
 
     async def _adopt(self, run: Run, plan: RunPlan, ctx: object) -> AnyResult:
         with adopting(ctx, plan.scope.log, run) as outside:
@@ -543,7 +543,7 @@ class Harness(Generic[M_co]):
             try:
                 # What the run starts beside itself needs an owner, as in a harness that was entered.
                 async with anyio.create_task_group() as group:
-                    self._resources.group, self._resources.launch = group, self._launch
+                    self._resources.group, self._resources.start_detached = group, self._start_detached
                     try:
                         return await self._run(step, input, state, ctx, options)
                     except Exception as error:  # noqa: BLE001 # raised below, outside the group, which would wrap it
@@ -552,7 +552,7 @@ class Harness(Generic[M_co]):
                     raise failure
                 raise RuntimeError("the run has ended without a result")
             finally:
-                self._resources.group = self._resources.launch = None
+                self._resources.group = self._resources.start_detached = None
                 self._home.leave()
 
         with HIDING:
@@ -788,24 +788,24 @@ class Harness(Generic[M_co]):
         """
         return self._channel(channel, run_id).stream()
 
-    def _launch(
+    def _start_detached(
         self, run: Run, step: AnyStep, value: object, options: DetachOptions, run_id: str | None
     ) -> DetachedWork:
-        """Start a run of its own for a step that asked for one, or go on with the one that it has started before."""
-        known = self._launched.get(run_id or "")
+        """Start a detached run for a step, or return the one that the step has started before."""
+        known = self._detached_runs.get(run_id or "")
         if known is not None:
-            return Launched(known)
-        given = launch_options(run, options.budget, run_id)
+            return DetachedHarnessRun(known)
+        given = detached_options(run, options.budget, run_id)
         if options.memory is not None:
             step = with_memory(step, memory=options.memory)
         made, plan = self._planner.new(step, value, options.state, None, given)
         if run_id is not None and plan.storage is not None:
             plan = evolve(plan, storage=evolve(plan.storage, again=True))
-        # What a run starts is its own, so the policy is not asked.
+        # The policy is not asked: the run that starts it was allowed.
         handle: RunHandle[object, object] = RunHandle(made, RunStream(made, ALLOW_ALL))
         self._owner().start_soon(partial(self._follow, made, plan, None, handle.stream, given["on_error"]))
-        self._launched[handle.run_id] = handle
-        return Launched(handle)
+        self._detached_runs[handle.run_id] = handle
+        return DetachedHarnessRun(handle)
 
     def graph(self, step: AnyStep, form: GraphForm = "mermaid") -> str:
         """The step's tree as a Mermaid flowchart, or as SVG."""

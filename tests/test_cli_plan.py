@@ -192,7 +192,7 @@ async def test_plans_of_another_flow(again: Callable[[], AnyStep], plan: list[tu
     ("flow", "action"), [(one >> charge, "unknown"), (one >> charge_known, "run")], ids=["nobody knows", "reconcile"]
 )
 async def test_a_step_that_may_run_only_once(flow: AnyStep, action: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "GRACE", 0.02)
+    monkeypatch.setattr(body, "SHIELD_TIMEOUT", 0.02)
     one_ = harness()
     async with one_.stream(flow, 1, run_id="r") as stream:
         async for event in stream.events:

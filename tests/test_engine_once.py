@@ -455,7 +455,7 @@ async def test_a_reconcile_is_for_what_may_happen_once() -> None:
 async def test_when_the_grace_is_over_its_outcome_is_unknown(
     backend: InMemoryBackend, effects: Effects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(body, "GRACE", 0.02)
+    monkeypatch.setattr(body, "SHIELD_TIMEOUT", 0.02)
 
     @step(replay="once", version="1")
     async def pay(x: int, ctx: Ctx) -> int:
@@ -477,7 +477,7 @@ async def test_its_own_timeout_is_no_longer_than_it_says(backend: InMemoryBacken
         await anyio.sleep_forever()
         return x
 
-    with anyio.fail_after(body.GRACE / 2), pytest.raises(errors.StepTimeout):
+    with anyio.fail_after(body.SHIELD_TIMEOUT / 2), pytest.raises(errors.StepTimeout):
         await harness(backend).run(pay, 1, run_id="r")
 
 
@@ -488,7 +488,7 @@ async def test_a_body_that_asks_for_the_end_itself_ends_at_its_next_wait(backend
         await anyio.sleep_forever()
         return x
 
-    with anyio.fail_after(body.GRACE / 2):
+    with anyio.fail_after(body.SHIELD_TIMEOUT / 2):
         result = await harness(backend).run(pay, 1, run_id="r")
     assert result.value == 42
 

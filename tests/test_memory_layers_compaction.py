@@ -192,7 +192,7 @@ SETTINGS: dict[str, Any] = {
     "down_to": 0.5,
     "keep_rounds": 9,
     "tiers": ("repeats", "outputs", "summary"),
-    "most_summary": 200,
+    "max_summary": 200,
 }
 
 
@@ -280,7 +280,7 @@ async def test_a_run_comes_out_the_same_wherever_it_dies() -> None:
     [
         {"window": 0}, {"above": 0}, {"above": 1.5}, {"down_to": 0.7},
         {"down_to": float("nan")}, {"tiers": ()}, {"tiers": ("window", "outputs")},
-        {"tiers": ("all",)}, {"keep_rounds": -1}, {"most_summary": 3}, {"instructions": ""},
+        {"tiers": ("all",)}, {"keep_rounds": -1}, {"max_summary": 3}, {"instructions": ""},
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be(settings: dict[str, Any]) -> None:

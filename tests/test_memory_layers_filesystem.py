@@ -225,7 +225,7 @@ async def test_a_link_that_is_made_meanwhile_leads_nowhere(tmp_path: Path, root:
 
 
 async def test_limits(root: Path) -> None:
-    files = Filesystem(root=root, most_bytes=10, most_total=25, most_files=3, most_read=4, most_found=1)
+    files = Filesystem(root=root, max_bytes=10, max_total=25, max_files=3, max_read=4, max_found=1)
     await files.write("a", "0123456789")
     assert await files.read("a") == "0123\n[6 more characters from start=4]"
     assert await files.read("a", start=8) == "89"
@@ -321,7 +321,7 @@ async def test_in_a_run(root: Path) -> None:
         ({}, "root"),
         ({"root": " "}, "root"),
         ({"root": "a\0"}, "root"),
-        ({"root": "a", "most_bytes": 0}, "settings"),
+        ({"root": "a", "max_bytes": 0}, "settings"),
         ({"root": "a", "depth": True}, "settings"),
     ],
 )

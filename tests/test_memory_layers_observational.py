@@ -187,7 +187,7 @@ async def test_a_run_comes_out_the_same_wherever_it_dies() -> None:
         {"tokens": -1},
         {"limit": 0},
         {"length": 1},
-        {"most_input": 0},
+        {"max_input": 0},
         {"instructions": " "},
         {"every": float("nan")},
     ],

@@ -140,7 +140,7 @@ async def test_the_model_cannot_change_them() -> None:
 
 
 async def test_there_is_an_end_of_rules() -> None:
-    layer = Permissions(most_rules=2)
+    layer = Permissions(max_rules=2)
     await layer.allow("a")
     await layer.allow("a")
     await layer.deny("b")
@@ -150,7 +150,7 @@ async def test_there_is_an_end_of_rules() -> None:
     assert (await layer.forget(), layer.state.rules) == (2, ())
 
 
-@pytest.mark.parametrize("settings", [{"otherwise": "maybe"}, {"most_rules": 0}, {"rules": ["shell"]}])
+@pytest.mark.parametrize("settings", [{"otherwise": "maybe"}, {"max_rules": 0}, {"rules": ["shell"]}])
 def test_wrong_settings(settings: dict[str, Any]) -> None:
     with pytest.raises(errors.ConfigError) as caught:
         Permissions(**settings)

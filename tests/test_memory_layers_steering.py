@@ -226,7 +226,7 @@ def test_a_rule_that_cannot_be(settings: dict[str, Any]) -> None:
     [
         {},
         {"rules": (Rule(name="a", question="b"), Rule(name="a", question="c"))},
-        {"rules": (Rule(name="a", question="b"),), "most_input": 1},
+        {"rules": (Rule(name="a", question="b"),), "max_input": 1},
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, Any]) -> None:

@@ -89,13 +89,13 @@ def test_the_size_of_the_prompt_chooses_the_tier() -> None:
 
 
 def test_a_reservation_covers_the_dearest_case() -> None:
-    assert FULL.most(M, M) == 40 + 80 + Decimal("0.5")
+    assert FULL.max_cost(M, M) == 40 + 80 + Decimal("0.5")
     price = Price(input=1, output=2, tiers={200_000: Price(input=2, output=3)})
-    assert price.most(100_000, M) == Decimal("2.1")
+    assert price.max_cost(100_000, M) == Decimal("2.1")
     # The provider may count more tokens than were counted here.
-    assert price.most(199_000, M) == Decimal("3.398")
+    assert price.max_cost(199_000, M) == Decimal("3.398")
     cheaper = Price(input=5, output=5, tiers={10: Price(input=1, output=1)})
-    assert cheaper.most(M, M) == 10
+    assert cheaper.max_cost(M, M) == 10
 
 
 counts = st.integers(0, 10**7)
@@ -137,12 +137,12 @@ def usages(draw: Any) -> TokenUsage:
 
 @given(tiered, usages())
 def test_no_usage_costs_more_than_was_reserved_for_it(price: Price, usage: TokenUsage) -> None:
-    assert 0 <= price.cost(usage) <= price.most(usage.input, usage.output)
+    assert 0 <= price.cost(usage) <= price.max_cost(usage.input, usage.output)
 
 
 @given(tiered, counts, counts, counts)
 def test_more_output_never_costs_less_at_the_most(price: Price, read: int, written: int, more: int) -> None:
-    assert price.most(read, written) <= price.most(read, written + more)
+    assert price.max_cost(read, written) <= price.max_cost(read, written + more)
 
 
 @pytest.mark.parametrize(

@@ -323,7 +323,7 @@ async def test_of_many_who_wait_one_is_let_in_at_a_time() -> None:
     order: list[int] = []
 
     async def want(number: int) -> None:
-        await events.room("r")
+        await events.wait_for_space("r")
         order.append(number)
         events.put(RunStarted((), str(number)))
 
@@ -347,7 +347,7 @@ async def test_who_stops_waiting_leaves_its_turn_to_the_next(told: bool) -> None
 
     async def want(name: str) -> None:
         with anyio.CancelScope() as scopes[name]:
-            await events.room("r")
+            await events.wait_for_space("r")
             await anyio.lowlevel.checkpoint()
             passed.append(name)
 

@@ -28,7 +28,7 @@ OTHERS = {
     "runner.registry.Living",
     "runner.plan.Planner",
     "runner.registry.Signals",
-    "runner.registry.Launched",
+    "runner.registry.DetachedHarnessRun",
     "sessions.queue.MessageQueue",
     "sessions.store.SessionLease",
     "sessions.store.SessionStore",

@@ -95,7 +95,7 @@ class LiveChannel(Protocol):
     closed: bool
     dropped: int
 
-    async def room(self) -> Entry:
+    async def wait_for_space(self) -> Entry:
         """Wait until a message can be placed, first come first served, and keep the place.
 
         Raises:
@@ -182,7 +182,7 @@ class _Queue(_Base):
         self._senders: deque[_Waiter] = deque()
         self._readers: deque[_Waiter] = deque()
 
-    async def room(self) -> Entry:
+    async def wait_for_space(self) -> Entry:
         self.check_open()
         if len(self._entries) < self.channel.capacity and not self._senders:
             entry = self._entry()
@@ -306,7 +306,7 @@ class _Value(_Base):
         self._latest: Entry | None = None
         self._changed = anyio.Event()
 
-    async def room(self) -> Entry:
+    async def wait_for_space(self) -> Entry:
         self.check_open()
         return self._entry()
 
@@ -389,7 +389,7 @@ class _Topic(_Base):
         # How many there may be before those whose step has ended are looked for.
         self._many = _FEW
 
-    async def room(self) -> Entry:
+    async def wait_for_space(self) -> Entry:
         self.check_open()
         return self._entry()
 

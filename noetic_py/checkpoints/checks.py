@@ -283,23 +283,23 @@ def check_append(
     return size
 
 
-def check_settings(*, blob_threshold: int, max_bytes: int, most: int, code: str, busy_timeout: float = 0.0) -> None:
+def check_settings(*, blob_threshold: int, max_bytes: int, limit: int, code: str, busy_timeout: float = 0.0) -> None:
     """Refuse settings of a backend that are none.
 
     Args:
         blob_threshold: From which size on payloads are stored apart.
         max_bytes: The largest transaction, in bytes.
-        most: What that may be at most.
+        limit: The largest valid `max_bytes`.
         code: Of the error.
         busy_timeout: How many seconds to wait for another process.
 
     Raises:
         ConfigError: One is wrong.
     """
-    if busy_timeout < 0 or blob_threshold < 0 or not 0 < max_bytes <= most:
+    if busy_timeout < 0 or blob_threshold < 0 or not 0 < max_bytes <= limit:
         raise ConfigError(
             f"busy_timeout={busy_timeout!r}, blob_threshold={blob_threshold!r}, max_bytes={max_bytes!r} are not valid "
-            f"settings of a backend; expected numbers from 0 on, and max_bytes up to {most >> 20} MiB",
+            f"settings of a backend; expected numbers from 0 on, and max_bytes up to {limit >> 20} MiB",
             code=code,
             hint="leave them out",
         )

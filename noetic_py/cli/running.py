@@ -27,7 +27,7 @@ from noetic_py.harness import Harness
 from noetic_py.runner.registry import RunStream, Signals
 
 _FRAMES_A_SECOND = 10
-# Seconds that a run has to end once it was asked to: a body that may run only once is left in peace for ten of them.
+# Seconds in which a stopped run has to end; a body that may run only once is shielded for ten of them.
 _MOST = 11.0
 # What going on may change. An abort holds for good.
 _RESUMABLE = frozenset({"failed", "interrupted", "cancelled", "budget_exceeded", "suspended"})
@@ -216,7 +216,7 @@ def _report(job: FlowJob, view: ViewOptions, outcome: RunOutcome) -> int:
 async def _run(job: FlowJob, view: ViewOptions, capture: OutputCapture, terminal: TextIO) -> RunOutcome:
     progress = ProgressState()
     display = make_display(progress, job.file.title, capture, terminal, quiet=view.quiet)
-    with Signals(display.farewell, most=_MOST) as signals:
+    with Signals(display.farewell, limit=_MOST) as signals:
         async with AsyncExitStack() as stack:
             backend = None if job.db is None else await stack.enter_async_context(opened(job.db))
             harness = await make_harness(job.file, job.model, backend)

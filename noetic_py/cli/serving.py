@@ -57,7 +57,7 @@ def _plugin() -> ModuleType:
 
 
 async def _serve(plugin: ModuleType, file: FlowFile, model: str | None, place: Place | None, port: int | None) -> int:
-    with Signals("stopped\n", most=_MOST) as signals:
+    with Signals("stopped\n", limit=_MOST) as signals:
         async with AsyncExitStack() as stack:
             backend = None if place is None else await stack.enter_async_context(opened(place))
             harness = await stack.enter_async_context(await make_harness(file, model, backend))

@@ -145,15 +145,15 @@ class _Index:
             return self.versions[-1] if self.versions else None
         return next((each for each in self.versions if each.number == version), None)
 
-    def with_place(self, place: str, media_type: str, most: int) -> tuple[_Index, int]:
+    def with_place(self, place: str, media_type: str, limit: int) -> tuple[_Index, int]:
         """The index with a version whose bytes are at a place, and its number."""
         for at, each in enumerate(self.versions):
             if each.place == place:
                 again = evolve(each, media_type=media_type)
                 return evolve(self, versions=(*self.versions[:at], again, *self.versions[at + 1 :])), each.number
-        if len(self.versions) >= most:
+        if len(self.versions) >= limit:
             raise LimitExceeded(
-                "versions of an artifact", most, hint="delete(..., version=1), or StoredArtifacts(max_versions=...)"
+                "versions of an artifact", limit, hint="delete(..., version=1), or StoredArtifacts(max_versions=...)"
             )
         made = _Version(self.next, media_type, place)
         return _Index(self.next + 1, (*self.versions, made)), self.next

@@ -64,7 +64,7 @@ class DetachedWork(Protocol):
 
 @awaited("handle")
 class DetachedRun(Generic[O_co]):
-    """Work that a step started with `ctx.spawn_detached`; its owner awaits it, whether anybody asks for it or not."""
+    """Work that a step started with `ctx.spawn_detached`; its owner awaits it, even if no step does."""
 
     def __init__(self, work: DetachedWork) -> None:
         self._work = work

@@ -349,7 +349,7 @@ after_step: HookKind[[StepCall, object], None] = HookKind("after_step", 2)
 """Called with such a step and its output, when its body is done."""
 
 after_round: HookKind[[Round], None] = HookKind("after_round")
-"""Called with a round of a loop, before anybody judges whether it was the last one."""
+"""Called after a round of a loop, before `until` decides whether it was the last one."""
 
 
 # ------------------------------------------------------------------------------------------------------------- making

@@ -362,7 +362,7 @@ class Reservation:
     open: bool = True
 
     @property
-    def most(self) -> Usage:
+    def max_usage(self) -> Usage:
         """What is held, as if all of it had been used."""
         held = self.amounts
         tokens = TokenUsage(int(held.get("input_tokens", 0)), int(held.get("output_tokens", 0)))

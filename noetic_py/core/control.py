@@ -113,7 +113,7 @@ class SessionKey:
 
 
 RequestKind: TypeAlias = Literal["approval", "result", "question"]
-"""What is waited for: leave to call a tool, the result of a tool that takes long, or the answer to `ctx.ask`."""
+"""What a run waits for: approval of a tool call, the result of a long-running tool, or the answer to `ctx.ask`."""
 Decided: TypeAlias = Literal["approved", "rejected", "answered"]
 """What an answer says."""
 

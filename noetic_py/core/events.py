@@ -474,7 +474,7 @@ class Subscription(Generic[EntryT]):
         self._capacity = capacity
         self._buffer: Backlog[EntryT] = Backlog(None if waits else capacity)
         self._wake: anyio.Event | None = None
-        # Who of the run waits for room, in the order in which they came.
+        # The tasks of the run that wait for space, in order of arrival.
         self._held_up: dict[object, anyio.Event] = {}
         self._closed = self._reported = False
         self.waits: bool = waits
@@ -501,8 +501,8 @@ class Subscription(Generic[EntryT]):
         """Take an event."""
         self.put(event, event.size)
 
-    async def room(self, run_id: str) -> None:
-        """Wait until there is room in it, or until it is not read any more; says so in the log when it takes long."""
+    async def wait_for_space(self, run_id: str) -> None:
+        """Wait until the buffer has space or its reader has gone; a long wait is logged."""
         me = object()
         try:
             while self.is_full:
@@ -625,10 +625,10 @@ class Bus:
         for hear in route:
             hear(event)
 
-    async def room(self) -> None:
-        """Wait for the listeners that hold up the run, while they have no room."""
+    async def wait_for_space(self) -> None:
+        """Wait while a listener with `overflow="wait"` has a full buffer."""
         while self._waited and (full := next((each for each in self._waited if each.is_full), None)):
-            await full.room(self.run_id)
+            await full.wait_for_space(self.run_id)
 
     def close(self) -> None:
         """End every subscription."""

@@ -23,14 +23,14 @@ from noetic_py.engine.journaling.ledger import cut_loops
 from noetic_py.errors import NoeticError, NotAwaited
 from noetic_py.steps.handoff import Handoff, undeclared
 
-GRACE = 10.0
-"""Seconds that such a body gets to come to its end once it is to be cancelled."""
+SHIELD_TIMEOUT = 10.0
+"""Seconds for which a shielded body may go on after it was cancelled."""
 
 
 async def shielded(frame: Frame, work: Callable[[], Awaitable[Any]]) -> Any:
-    """Do a body's work; what cancels it from around is heard by the caller, at its next wait after this returns.
+    """Run a body shielded from cancellation from outside; the caller is cancelled at its next wait after this returns.
 
-    After `GRACE` seconds the body is cancelled like any other, and it is not known what it has done.
+    After `SHIELD_TIMEOUT` seconds the body is cancelled, and its outcome is unknown.
     """
     outcome: list[Any] = []
     failure: BaseException | None = None
@@ -55,7 +55,7 @@ async def shielded(frame: Frame, work: Callable[[], Awaitable[Any]]) -> Any:
 
 
 class _Listener:
-    """Hears that the body is to be cancelled."""
+    """Waits for a cancellation of the body, outside its shield."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
@@ -64,24 +64,24 @@ class _Listener:
         self._over = anyio.Event()
 
     async def listen(self) -> None:
-        """The task: it stands outside of the shield."""
+        """The task that waits for a cancellation, outside of the shield."""
         try:
             await anyio.sleep_forever()
         except anyio.get_cancelled_exc_class():
-            # Nothing is lost: the cancellation is still there when the body has come to its end.
+            # The cancellation is delivered again when the body has ended.
             if self._listening:
                 self.shield.deadline = anyio.current_time() + self._seconds()
         self._over.set()
 
     def _seconds(self) -> float:
-        """How long the body may go on: who asks for the end does not want to, and a shutdown has waited."""
+        """How long the body may go on: not at all when it stopped the run itself, or after a shutdown's timeout."""
         frame, stop = self._frame, self._frame.x.stop
         if frame.x.run.shutdown is not None or (stop is not None and stop.path[: len(frame.at)] == frame.at):
             return 0.0
-        return 0.0 if cut_loops(frame) else GRACE
+        return 0.0 if cut_loops(frame) else SHIELD_TIMEOUT
 
     async def ended(self) -> None:
-        """The body is done: return once this task has ended, so that nothing is left to be cancelled around it."""
+        """Wait for this task to end once the body has, so that nothing around it is left to cancel."""
         self._listening = False
         self.shield.deadline = math.inf
         await self._over.wait()

@@ -60,7 +60,7 @@ def detach(frame: Frame, step: AnyStep, value: object, options: DetachOptions, o
     require_step(step, "spawn_detached")
     _check(options, frame)
     resources = frame.x.run.resources
-    if resources.group is None or resources.launch is None:
+    if resources.group is None or resources.start_detached is None:
         raise ConfigError(
             "spawn_detached() needs an owner for its task",
             code="harness-not-entered",
@@ -69,7 +69,7 @@ def detach(frame: Frame, step: AnyStep, value: object, options: DetachOptions, o
         )
     _check_task(frame, step, own)
     if options.owner == "harness":
-        return resources.launch(frame.x.run, step, value, options, _own_id(frame, step))
+        return resources.start_detached(frame.x.run, step, value, options, _own_id(frame, step))
     work = Detached(frame, step, value, options)
     resources.group.start_soon(work.carry)
     return work
@@ -414,17 +414,17 @@ def recover_detached(parent: Frame, step: AnyStep, node: Node) -> None:
         if work.path in run.recovered_work:
             continue
         run.recovered_work.add(work.path)
-        launched = _read(parent, step, work)
-        if launched is None or run.resources.group is None:
+        start = _read(parent, step, work)
+        if start is None or run.resources.group is None:
             warn(f"{'/'.join(work.path)} had not ended, and the step that had started it has: it does not go on")
             continue
         # It begins with the states of layers that its starter had then.
-        scope = ContextScope(parent.scope.log, None, parent.scope.branch, layer_states=launched.layer_states)
+        scope = ContextScope(parent.scope.log, None, parent.scope.branch, layer_states=start.layer_states)
         frame = Frame(step, parent, parent.x, starter.path, scope, parent.lease, scope.log.size)
         frame.node = starter
-        frame.occurrences = {f"{launched.step.id}[detached]": launched.count}
-        options = DetachOptions(None, launched.state, launched.budget, "run")
-        run.resources.group.start_soon(Detached(frame, launched.step, launched.value, options).carry)
+        frame.occurrences = {f"{start.step.id}[detached]": start.count}
+        options = DetachOptions(None, start.state, start.budget, "run")
+        run.resources.group.start_soon(Detached(frame, start.step, start.value, options).carry)
 
 
 def _left_alone(node: Node, *, within: bool) -> Iterator[tuple[Node, Node]]:

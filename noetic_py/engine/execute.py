@@ -95,7 +95,7 @@ async def execute(step: AnyStep, value: Any, parent: Frame, name: str, scope: Co
     body = step.body
     body = frame.kind.run if body is None else keeping if x.layers.has_place else body
     if run.bus.active:
-        await run.bus.room()
+        await run.bus.wait_for_space()
         frame.publish(StepStarted(frame.at, step.kind, frame.attempt))
     try:
         counted = step.counted if not run.begun else step.counted and replay.is_new(parent, name)

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 
 class Waiting(BaseException):
-    """A step waits for an answer: its task ends here, and so do those around it.
+    """Raised when a step waits for an answer: ends its task and those around it.
 
-    It is no exception that a body could handle: one that catches it all the same is parked when it returns.
+    Bodies are not meant to catch it; a step whose body does is suspended when the body returns.
     """
 
 

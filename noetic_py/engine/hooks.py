@@ -87,7 +87,7 @@ class Received:
         return self._values or {}
 
     def check(self) -> None:
-        """Refuse arguments that do not fit, before anybody is asked about them.
+        """Refuse arguments that do not fit, before approval is requested.
 
         Raises:
             ToolArgumentsInvalid: They do not fit.

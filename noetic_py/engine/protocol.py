@@ -122,7 +122,7 @@ class LayerStore(Protocol):
     recalled: dict[str, Any]
     parents: dict[str, Any]
 
-    def storage(self, layer: AnyLayer, room: str = "data") -> LayerStorage:
+    def storage(self, layer: AnyLayer, namespace: str = "data") -> LayerStorage:
         """The layer's part of the store."""
         ...
 

@@ -326,7 +326,7 @@ class ProviderCall:
         if stream is None:
             raise _not_entered()
         if self._read:
-            # Listened to, so that a stream that is cut counts the same whether or not anybody watches the run.
+            # Always consumed, so that a stream that is cut counts the same with and without a listener.
             async for _ in self:
                 pass
         try:
@@ -351,7 +351,7 @@ class ProviderCall:
         if lease.limited("cost"):
             if price is None:
                 raise UnknownPrice(self._model.name, path=frame.at)
-            cost_of = price.most
+            cost_of = price.max_cost
         counter = await ready_counter_of(self._model)
         if self._shown.tokens is not None and request.items is self._shown.items:
             read = self._shown.tokens
@@ -377,7 +377,7 @@ class ProviderCall:
             used = self._used()
         except BaseException:
             # Whatever a model's price or counter does, nothing stays reserved for ever.
-            self._reservation.settle(self._reservation.most)
+            self._reservation.settle(self._reservation.max_usage)
             raise
         self._reservation.settle(used)
         if used is not NOTHING_USED:
@@ -421,9 +421,9 @@ class ProviderCall:
 
     def _all_reserved(self) -> Usage:
         """All that was reserved, for it is not known what was used."""
-        most = self._reservation.most
+        most = self._reservation.max_usage
         if most.cost is None and self._price is not None:
-            return evolve(most, cost=self._price.most(most.tokens.input, most.tokens.output))
+            return evolve(most, cost=self._price.max_cost(most.tokens.input, most.tokens.output))
         self._frame.x.run.unpriced = self._frame.x.run.unpriced or most.cost is None
         return most
 

@@ -141,15 +141,26 @@ Bare: TypeAlias = bool | Literal["untimed"]
 """Whether a step runs without anything around its body, and then whether it is not even timed."""
 UNTIMED: Final = "untimed"
 
-Launch: TypeAlias = "Callable[[Run, AnyStep, object, DetachOptions, str | None], DetachedWork]"
+StartDetached: TypeAlias = "Callable[[Run, AnyStep, object, DetachOptions, str | None], DetachedWork]"
 
 
 class Resources:
     """What a harness lends to its runs."""
 
     __slots__ = (
-        "_storage", "group", "hooks", "launch", "layers", "lease", "max_parallel_tools", "model", "models",
-        "runtime", "settings", "steering", "tools",
+        "_storage",
+        "group",
+        "hooks",
+        "layers",
+        "lease",
+        "max_parallel_tools",
+        "model",
+        "models",
+        "runtime",
+        "settings",
+        "start_detached",
+        "steering",
+        "tools",
     )  # fmt: skip
 
     def __init__(
@@ -178,7 +189,7 @@ class Resources:
         self.settings = settings
         # Who owns tasks beside a run's own, while the harness is entered; and how a step starts another run.
         self.group: anyio.abc.TaskGroup | None = None
-        self.launch: Launch | None = None
+        self.start_detached: StartDetached | None = None
         self.steering: Callable[[SessionKey], Awaitable[Sequence[Any]]] | None = None
 
     @property
@@ -197,10 +208,11 @@ class Run:
     __slots__ = (
         "_board", "_over", "_thread", "alert", "asked", "attrs", "bare", "begun", "bus", "cancelled", "context_turns",
         "depth", "detached", "dispatches_hooks", "early", "executed", "flow", "in_flight", "interpreter", "journal",
-        "kinds", "left", "limits", "mail", "memory", "metadata", "model_settings", "noticed", "on_diverge", "once",
+        "kinds", "left", "limits", "memory", "metadata", "model_settings", "noticed", "on_diverge", "once",
         "opening", "progress", "recorded_usage", "recovered_work", "request_id", "resources", "root", "run_id",
-        "running_since", "runtime", "sent", "services", "session", "stopped", "stopping", "store", "thread_id", "timed",
-        "trace", "tracer", "turns", "unacknowledged", "unpriced", "user_id", "verbose", "verdict", "view", "waits",
+        "running_since", "runtime", "sent", "services", "session", "stopped", "stopping", "store", "stored_messages",
+        "thread_id", "timed", "trace", "tracer", "turns", "unacknowledged", "unpriced", "user_id", "verbose", "verdict",
+        "view", "waits",
     )  # fmt: skip
 
     # Where in the conversation that it begins with a message stands that no run has answered.
@@ -270,8 +282,8 @@ class Run:
         # How it ended when it was cancelled from outside, where no caller is told; and the steps in flight then.
         self.left: AnyResult | None = None
         self.cancelled: tuple[tuple[str, ...], ...] = ()
-        # Messages from before this process had the run, by channel and as stored; those that were taken are not placed.
-        self.mail: dict[str, list[Entry]] = {}
+        # Messages sent before this process owned the run, by channel and as stored; received ones are not placed.
+        self.stored_messages: dict[str, list[Entry]] = {}
         # Messages that may have to go back, while there are any.
         self.unacknowledged: list[UnackedDelivery] | None = None
         # The sends that a second attempt is not to repeat; and executions beside the flow, while there are any.
@@ -324,7 +336,7 @@ class Run:
         return self._board
 
     def _fill(self, live: LiveChannel) -> None:
-        for entry in self.mail.pop(live.channel.name, ()):
+        for entry in self.stored_messages.pop(live.channel.name, ()):
             if entry.placed and self.store is not None:
                 live.restore(entry.sender, self.store.codec.decode(entry.value, live.channel.schema))
             else:
@@ -807,7 +819,7 @@ class Execution:
 
 
 def _place() -> tuple[int, RunLimits]:
-    """How deep below the first run of which family a run begins: what a step in flight starts is of that step's."""
+    """The depth and the limits of a run that begins now: those of the step in flight that starts it, if any."""
     asking = CURRENT.get()
     if isinstance(asking, Frame) and asking.running:
         return asking.x.run.depth + asking.x.depth + 1, asking.x.run.limits

@@ -1,6 +1,6 @@
 """What a layer recalled, as items that a model takes for data and for nothing else.
 
-Recalled text may come from anybody: a tool's output remembered last week, a page, another user. So each item made here
+Recalled text may come from any source: last week's output of a tool, a page, another user. So each item made here
 is a message of the developer or the user whose text stands inside `<memory layer="...">`, with every character escaped
 that could close that or open something else. A remembered answer, system message or tool call is quoted as text; it
 never becomes one again. Ids are made from the content, so that the same content is the same bytes on the wire.

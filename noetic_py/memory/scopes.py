@@ -80,12 +80,12 @@ def owner_of(scope: Scope, *, layer: str, thread_id: str, user_id: str | None) -
     return user_id
 
 
-_ROOM: Final = "memory"
+_PREFIX: Final = "memory"
 
 
-def place_of(room: str, *, layer: str, scope: Scope, owner: str) -> tuple[str, ...]:
+def place_of(namespace: str, *, layer: str, scope: Scope, owner: str) -> tuple[str, ...]:
     """Where a store keeps what is a layer's: its state, or the values beside it, for one owner."""
-    return (_ROOM, room, scope.value, *((owner,) if owner else ()), layer)
+    return (_PREFIX, namespace, scope.value, *((owner,) if owner else ()), layer)
 
 
 class LayerStorage:
@@ -99,7 +99,7 @@ class LayerStorage:
         layer: The layer's id.
         scope: Whose values.
         owner: Which of these; empty for what is global.
-        room: `"data"`, or `"state"` for what the library itself keeps of the layer.
+        namespace: `"data"`, or `"state"` for what the library itself keeps of the layer.
 
     Attributes:
         owner: Whose values these are.
@@ -108,13 +108,13 @@ class LayerStorage:
     __slots__ = ("_backend", "_codec", "_scope", "owner")
 
     def __init__(
-        self, backend: CheckpointBackend, codec: Codec, *, layer: str, scope: Scope, owner: str, room: str = "data"
+        self, backend: CheckpointBackend, codec: Codec, *, layer: str, scope: Scope, owner: str, namespace: str = "data"
     ) -> None:
         self._backend = backend
         self._codec = codec
         self.owner: Owner = Owner(scope, owner, layer)
         # A tuple in columns of its own: whatever an id contains, no two of these meet.
-        self._scope: tuple[str, ...] = place_of(room, layer=layer, scope=scope, owner=owner)
+        self._scope: tuple[str, ...] = place_of(namespace, layer=layer, scope=scope, owner=owner)
 
     async def get(self, key: str, type: object = object) -> Any:
         """The value of a key as a type, `None` when it has none.
@@ -202,8 +202,8 @@ class LayerStorage:
 
 async def forget(backend: CheckpointBackend, *, layer: str, scope: Scope, owner: str) -> None:
     """Remove all that a layer keeps for an owner: its state, and the values beside it."""
-    for room in ("state", "data"):
-        place = place_of(room, layer=layer, scope=scope, owner=owner)
+    for namespace in ("state", "data"):
+        place = place_of(namespace, layer=layer, scope=scope, owner=owner)
         while page := await backend.scan(place):
             for value in page:
                 await backend.remove(place, value.key)

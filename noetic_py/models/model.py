@@ -119,7 +119,7 @@ class Price:
         tokens = _sum(usage.input, price.input, read) + _sum(usage.output, price.output, written)
         return tokens / 1_000_000 + price.per_call
 
-    def most(self, read: int, written: int) -> Decimal:
+    def max_cost(self, read: int, written: int) -> Decimal:
         """USD that a call of so many input and output tokens costs at the most, whatever the tokens are."""
         near = [price for above, price in self.tiers if above < read * _MARGIN]
         return max(price._most_here(read, written) for price in (self, *near))

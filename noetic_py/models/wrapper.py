@@ -445,17 +445,17 @@ class LimitedModel(ModelWrapper):
         self.concurrency: int | None = concurrency
         self.requests_per_minute: int | None = requests_per_minute
         self.max_waiting: int | None = max_waiting
-        self._gate = _Gate(concurrency, requests_per_minute)
+        self._limiter = _CallLimiter(concurrency, requests_per_minute)
 
     @property
     def waiting(self) -> int:
         """Requests that wait now."""
-        return len(self._gate.line)
+        return len(self._limiter.line)
 
     @property
     def running(self) -> int:
         """Requests that have a place now."""
-        return self._gate.running
+        return self._limiter.running
 
     @asynccontextmanager
     async def respond(self, request: ModelRequest, /) -> AsyncGenerator[ModelStream]:
@@ -466,16 +466,16 @@ class LimitedModel(ModelWrapper):
             ModelError: The model behind failed.
             BudgetExceeded: In a run: the budget does not allow the call.
         """
-        gate, runtime = self._gate, current_runtime()
-        if not gate.try_enter(runtime):
-            if self.max_waiting is not None and len(gate.line) >= self.max_waiting:
-                raise ModelBusy(len(gate.line), model=self.name)
-            await gate.wait(runtime)
+        limiter, runtime = self._limiter, current_runtime()
+        if not limiter.try_enter(runtime):
+            if self.max_waiting is not None and len(limiter.line) >= self.max_waiting:
+                raise ModelBusy(len(limiter.line), model=self.name)
+            await limiter.wait(runtime)
         try:
             async with self.ask(self.model, request) as stream:
                 yield stream
         finally:
-            gate.leave()
+            limiter.leave()
 
 
 @define(eq=False)
@@ -486,11 +486,11 @@ class _WaitingCall:
 
 
 @define(eq=False)
-class _Gate:
-    """Who goes through, and who waits.
+class _CallLimiter:
+    """Limits calls by number and by rate, in order of arrival.
 
-    A waiter is not let in by another one: the first of the line is called, looks for itself and goes in without waiting
-    in between, so a request that is cancelled at any time has taken nothing that it would have to hand on.
+    A finished call wakes the first waiter, which then checks the limits itself and takes its slot without waiting in
+    between. So a call that is cancelled while it waits holds no slot that it would have to pass on.
     """
 
     concurrency: int | None
@@ -505,14 +505,14 @@ class _Gate:
         self._begun = deque(maxlen=self.per_minute or 0)
 
     def try_enter(self, runtime: Runtime) -> bool:
-        """Go through, when the line is empty and there is room."""
+        """Take a slot if none waits and one is free."""
         if self.line or self._is_full or self._pause(runtime):
             return False
         self._take(runtime)
         return True
 
     async def wait(self, runtime: Runtime) -> None:
-        """Stand in line, and go through when it is one's turn."""
+        """Wait in line for a slot, and take it."""
         place = _WaitingCall()
         self.line.append(place)
         try:
@@ -530,7 +530,7 @@ class _Gate:
             self._call_first()
 
     def leave(self) -> None:
-        """Give the place back."""
+        """Release the slot."""
         self.running -= 1
         self._call_first()
 

@@ -412,8 +412,8 @@ def _input(started: RunBegun, step: AnyStep, codec: Codec) -> Any:
     return read_as(declared_input(step), value.tree, codec) if isinstance(value, Stored) else value
 
 
-async def beating(run: Run, work: Callable[[], Awaitable[AnyResult]]) -> AnyResult:
-    """Do the work, and keep the run's lease meanwhile."""
+async def with_heartbeat(run: Run, work: Callable[[], Awaitable[AnyResult]]) -> AnyResult:
+    """Do the work, and renew the run's lease meanwhile."""
     from noetic_py.runner.stop_requests import hear
 
     if run.store is None:

@@ -51,7 +51,7 @@ __all__ = [
     "check_resume_options",
     "checked_backend",
     "conversation_of",
-    "launch_options",
+    "detached_options",
     "outside_of",
     "scope_of",
 ]
@@ -252,7 +252,7 @@ def outside_of(ctx: object) -> UnboundEngine:
     return engine
 
 
-def launch_options(run: Any, budget: Budget | None, run_id: str | None) -> dict[str, Any]:
+def detached_options(run: Any, budget: Budget | None, run_id: str | None) -> dict[str, Any]:
     """The options of a run that another one starts."""
     given = {"user_id": run.user_id, "request_id": run.request_id, "budget": budget, "run_id": run_id}
     set_options = {name: value for name, value in given.items() if value is not None}

@@ -57,18 +57,18 @@ class Signals:
     outside the main thread, nothing is handled, and Ctrl-C raises `KeyboardInterrupt`.
 
     Args:
-        farewell: Written to standard error when the process is ended at once.
-        most: Seconds after the first signal in which the block has to be left, or the process is ended all the same;
-            `None` waits for ever.
+        farewell: Text that is written to standard error when the process is ended at once.
+        limit: Seconds after the first signal until the process is ended if the block has not been left; `None` for
+            no limit.
 
     Attributes:
         received: The first signal that came, `None` before.
     """
 
-    def __init__(self, farewell: str = "", *, most: float | None = None) -> None:
+    def __init__(self, farewell: str = "", *, limit: float | None = None) -> None:
         self.received: signal.Signals | None = None
         self._farewell = farewell.encode()
-        self._most = most
+        self._limit = limit
         self._watchdog: threading.Timer | None = None
         self._before: dict[signal.Signals, Any] = {}
         self._reader, self._writer = socket.socketpair()
@@ -97,9 +97,9 @@ class Signals:
         self.received = signal.Signals(number)
         with suppress(OSError):
             self._writer.send(b"!")
-        if self._most is not None:
+        if self._limit is not None:
             # A thread of its own: what blocks the event loop blocks every timer of that.
-            self._watchdog = threading.Timer(self._most, self._end_now, (number,))
+            self._watchdog = threading.Timer(self._limit, self._end_now, (number,))
             self._watchdog.daemon = True
             self._watchdog.start()
 
@@ -118,7 +118,7 @@ class Signals:
 REASON = "shutdown"
 """Why a run has ended that a shutdown has interrupted."""
 LAST_SECOND = 1.0
-"""Seconds behind the grace, for what has been interrupted to be written."""
+"""Seconds after the grace period in which interrupted runs are stored."""
 _VIEWS = 100
 """How many ended runs' views are kept."""
 
@@ -381,7 +381,7 @@ def _is_refusal(error: BaseException) -> bool:
 async def stopping_on_signals(shut_down: Callable[[], Awaitable[None]], grace: float) -> AsyncGenerator[Stopping]:
     """See [`Harness.stopping_on_signals`][noetic_py.Harness.stopping_on_signals]."""
     failure: BaseException | None = None
-    with Signals(most=grace + LAST_SECOND) as signals:
+    with Signals(limit=grace + LAST_SECOND) as signals:
         async with anyio.create_task_group() as group:
 
             async def listen() -> None:
@@ -688,8 +688,8 @@ class RunHandle(Generic[O_co, S_co]):
         return self.stream.interrupt(reason)
 
 
-class Launched:
-    """A run that a step has started: what its `DetachedRun` stands for."""
+class DetachedHarnessRun:
+    """A detached run of the harness; the implementation behind `DetachedRun`."""
 
     def __init__(self, handle: RunHandle[Any, Any]) -> None:
         self._handle = handle

@@ -44,42 +44,42 @@ _PAUSE = 0.1
 
 
 async def hear(run: Run) -> None:
-    """Store a stop that this process has asked for; look whether another one asks for a stop, and answer it."""
+    """Store a stop that this process requested, and answer the stop request of another process."""
     store = run.store
     if store is None:
         return
     try:
         if store.hurried.is_set():
-            # What stops the run is stored at once: a body may take its time to end, and its process may die meanwhile.
+            # A stop is stored at once: its process may die before the body has ended.
             store.hurried = anyio.Event()
             await store.commit(run.journal, force=True)
         found = await store.backend.get(_SCOPE, run.run_id)
-        if found is None or (letter := _letter(found))["taken"] is not None:
+        if found is None or (request := _request_of(found))["taken"] is not None:
             return
-        if letter["until"] >= run.runtime.now().timestamp():
-            await _answer(run, found, letter)
+        if request["until"] >= run.runtime.now().timestamp():
+            await _answer(run, found, request)
     except Exception:  # noqa: BLE001 # whatever a backend's client raises
-        # A store that cannot be reached is asked again; one that does not take the decision has ended the run.
+        # A store that cannot be reached is asked again; a failed commit has ended the run.
         return
 
 
-async def _answer(run: Run, found: StoredValue, letter: dict[str, Any]) -> None:
+async def _answer(run: Run, found: StoredValue, request: dict[str, Any]) -> None:
     store = run.store
     if store is None:
         return
     why = ""
     try:
-        asked = asked_of(letter["asked"])
+        asked = asked_of(request["asked"])
         taken = run.take_stop(control_of(asked, run.flow, store.codec), key=asked.key)
         if taken:
             await store.commit(run.journal, force=True)
     except (ConfigError, CodecError) as error:
         taken, why = False, error.message
-    answer = {**letter, "taken": taken, "why": why}
+    answer = {**request, "taken": taken, "why": why}
     await store.backend.put(_SCOPE, run.run_id, dump(answer), expected=found.version)
 
 
-def _letter(found: StoredValue) -> dict[str, Any]:
+def _request_of(found: StoredValue) -> dict[str, Any]:
     fields: Any = parse(found.value, _MAX_BYTES, "stop request")
     try:
         check_decision(ASKED, fields["asked"], ())
@@ -87,23 +87,23 @@ def _letter(found: StoredValue) -> dict[str, Any]:
             raise TypeError("until and taken")
     except (LookupError, TypeError, CodecError) as error:
         raise CodecError("is not a valid request to stop a run", where=f"run {found.key}") from error
-    letter: dict[str, Any] = fields
-    return letter
+    request: dict[str, Any] = fields
+    return request
 
 
 async def request_stop(backend: CheckpointBackend, run_id: str, asked: Asked, wait: float, runtime: Runtime) -> None:
-    """Have a run stopped, whichever process runs it: return once the decision is in its journal.
+    """Stop a run in whichever process it runs; returns once the stop is in its journal.
 
     Args:
         backend: Where it is kept.
         run_id: The run.
-        asked: What is asked for.
-        wait: How many seconds its owner has to take it.
+        asked: The stop.
+        wait: Seconds that its owner has to accept it.
         runtime: The clock.
 
     Raises:
         RunOver: It has ended, or is being stopped in another way.
-        RunBusy: Its owner has not answered in time; then nothing is asked for any more.
+        RunBusy: Its owner has not answered in time; the request is withdrawn.
         ConfigError: The value is not of the flow's type; code `"complete"`.
     """
     ends = runtime.monotonic() + wait
@@ -120,7 +120,7 @@ async def request_stop(backend: CheckpointBackend, run_id: str, asked: Asked, wa
                     return None
                 left = ends - runtime.monotonic()
                 if left <= 0:
-                    # What is taken back is not heard later; otherwise the owner was faster, and has answered.
+                    # A withdrawn request cannot be accepted later; if withdrawing fails, the owner has answered.
                     late = posted is not None and not await _take_back(backend, run_id, posted)
                     if late and await _taken(backend, run_id, asked):
                         return None
@@ -134,36 +134,36 @@ async def request_stop(backend: CheckpointBackend, run_id: str, asked: Asked, wa
 
 async def _post(backend: CheckpointBackend, run_id: str, asked: Asked, until: float) -> int | None:
     """Leave the request for the run's owner; `None` while another one is there."""
-    letter = {"asked": asdict(asked, recurse=False), "until": until, "taken": None}
+    request = {"asked": asdict(asked, recurse=False), "until": until, "taken": None}
     found = await backend.get(_SCOPE, run_id)
     try:
-        if found is not None and _letter(found)["until"] >= until:
+        if found is not None and _request_of(found)["until"] >= until:
             return None
-        return await backend.put(_SCOPE, run_id, dump(letter), expected=0 if found is None else found.version)
+        return await backend.put(_SCOPE, run_id, dump(request), expected=0 if found is None else found.version)
     except VersionConflict:
         return None
 
 
 async def _taken(backend: CheckpointBackend, run_id: str, asked: Asked) -> bool:
-    """Whether the owner has taken the request.
+    """Whether the owner has accepted the request.
 
     Raises:
-        RunOver: It has not, and says so.
-        ConfigError: It has not for the value; code `"complete"`.
+        RunOver: It has refused.
+        ConfigError: It has refused the value; code `"complete"`.
     """
     found = await backend.get(_SCOPE, run_id)
-    letter = None if found is None else _letter(found)
-    if letter is None or letter["asked"].get("key") != asked.key or letter["taken"] is None:
+    request = None if found is None else _request_of(found)
+    if request is None or request["asked"].get("key") != asked.key or request["taken"] is None:
         return False
-    if letter["taken"]:
+    if request["taken"]:
         return True
-    if letter.get("why"):
-        raise ConfigError(str(letter["why"]), code="complete", hint="give a value of the type that the flow returns")
+    if request.get("why"):
+        raise ConfigError(str(request["why"]), code="complete", hint="give a value of the type that the flow returns")
     raise _over(run_id, "it is being stopped already")
 
 
 async def _take_back(backend: CheckpointBackend, run_id: str, posted: int) -> bool:
-    """Take a request back that has no answer yet; says whether it had none."""
+    """Withdraw a request; returns whether it had no answer yet."""
     try:
         return await backend.remove(_SCOPE, run_id, expected=posted)
     except VersionConflict:
@@ -171,9 +171,9 @@ async def _take_back(backend: CheckpointBackend, run_id: str, posted: int) -> bo
 
 
 async def _clear(backend: CheckpointBackend, run_id: str, asked: Asked) -> None:
-    """Leave nothing of a request behind."""
+    """Remove a request from the store."""
     found = await backend.get(_SCOPE, run_id)
-    if found is not None and _letter(found)["asked"].get("key") == asked.key:
+    if found is not None and _request_of(found)["asked"].get("key") == asked.key:
         with suppress(VersionConflict):
             await backend.remove(_SCOPE, run_id, expected=found.version)
 

@@ -312,8 +312,8 @@ async def _all(store: CheckpointBackend, place: tuple[str, ...]) -> dict[str, by
     return found
 
 
-def _place(layer: AnyLayer, key: SessionKey, room: str) -> tuple[str, ...]:
-    return place_of(room, layer=layer.id, scope=Scope.THREAD, owner=key.stream)
+def _place(layer: AnyLayer, key: SessionKey, namespace: str) -> tuple[str, ...]:
+    return place_of(namespace, layer=layer.id, scope=Scope.THREAD, owner=key.stream)
 
 
 # ---------------------------------------------------------------------------------------------------------------- in

@@ -1,6 +1,6 @@
 r"""The conformance suite for memory layers, to be run with pytest against one of your own.
 
-A layer that passes it can be put into anybody's bundle: its state survives a crash, its recall keeps to its budget and
+A layer that passes it can be put into any bundle: its state survives a crash, its recall keeps to its budget and
 says the same of the same state, no text in it leaves its block, and it touches no other user's memory.
 
 ```python

@@ -96,7 +96,7 @@ def test_a_signal_at_a_random_moment(children: Children, number: signal.Signals,
     figure("signals", SIGNALS)
     figure("runs that the next process found", dict(statuses))
     figure("bodies run again", repeated)
-    figure("slowest end in seconds, behind a grace that was used up", round(slowest, 2))
+    figure("slowest end in seconds, after a grace period that was used up", round(slowest, 2))
 
 
 @pytest.mark.parametrize("number", NUMBERS)

@@ -189,7 +189,7 @@ class QueueMachine(Machine):
         self.ops.append(op)
 
         async def work() -> str:
-            entry = await self.live.room()
+            entry = await self.live.wait_for_space()
             self.live.place(entry, op.value)
             return "sent"
 
@@ -644,7 +644,7 @@ class HandOver:
         sent = 0
         while sent < EACH:
             with self.stops.stoppable():
-                entry = await self.live.room()
+                entry = await self.live.wait_for_space()
                 self.live.place(entry, (sender, sent))
                 sent += 1
             assert len(self.entries) <= self.capacity

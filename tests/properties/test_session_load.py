@@ -255,7 +255,7 @@ def empty(harness: Harness) -> None:
     """Nobody is in a session or waits for one, and nothing of a run is left."""
     store = harness._session_store
     assert (store.in_use, store._live, store._said, store._unsaved) == (0, {}, {}, {})
-    assert (harness._living._runs, harness._launched) == ({}, {})
+    assert (harness._living._runs, harness._detached_runs) == ({}, {})
     assert len(store._known) <= store.policy.cache_size
     assert len(store.watchers) <= store.policy.cache_size
     assert (store.queue._reserved, store.queue._answered, store.queue._listening) == (set(), {}, {})

@@ -54,7 +54,7 @@ class FileBackend(EmbeddedBackend[FileStore]):
         check_settings(
             blob_threshold=blob_threshold,
             max_bytes=max_bytes,
-            most=8 * MAX_BYTES,
+            limit=8 * MAX_BYTES,
             code="files-setting",
             busy_timeout=busy_timeout,
         )

@@ -68,7 +68,7 @@ class SqliteBackend(EmbeddedBackend[SqliteStore]):
         check_settings(
             blob_threshold=blob_threshold,
             max_bytes=max_bytes,
-            most=8 * MAX_BYTES,
+            limit=8 * MAX_BYTES,
             code="sqlite-setting",
             busy_timeout=busy_timeout,
         )

@@ -135,7 +135,7 @@ def _read(root: Node, record: JournalRecord, kinds: Kinds, frames: Path, positio
             parent, node = node, node.child(name, place=False)
         if isinstance(record, (Pending, Answered)):
             if isinstance(record, Pending):
-                # A tool that waits for leave has not begun its work.
+                # A tool that waits for approval has not started.
                 parent.intents.pop(node.name, None)
             _ask(node, record, position)
         else:

@@ -771,7 +771,7 @@ def note_outcome(once: dict[Path, Intent | StepFinished | AttemptFailed], record
 
 
 def failed(frame: Frame, error: NoeticError, *, final: bool) -> None:
-    """Commit an attempt that failed, before anybody reacts to it."""
+    """Commit a failed attempt before any step reacts to it."""
     run = frame.x.run
     if run.unacknowledged is not None:
         deliveries.nack(run, frame.at, below=not final)

@@ -426,7 +426,7 @@ def _once(records: Sequence[JournalRecord]) -> dict[Path, Intent | StepFinished 
         if isinstance(record, Intent):
             found[record.path] = record
         elif isinstance(record, Pending):
-            # A tool that waits for leave has not begun its work.
+            # A tool that waits for approval has not started.
             found.pop(record.path, None)
         elif record.path in found and isinstance(record, (StepFinished, AttemptFailed)):
             note_outcome(found, record)
@@ -444,7 +444,7 @@ def _deliver(run: Run, run_history: RunHistory) -> None:
             name, value = record.output.tree if isinstance(record.output, Stored) else (None, None)
             if name is None:
                 continue
-            there = run.mail.setdefault(name, [])
+            there = run.stored_messages.setdefault(name, [])
             entry = Entry(len(there) + 1, value, record.path not in takers, record.path)
             there.append(entry)
             if not entry.placed:

@@ -47,7 +47,7 @@ async def send(frame: Frame, channel: AnyChannel, value: object, timeout: float 
         checked = copy_value(channel.check(value))
         store = frame.x.run.store
         if store is not None:
-            # Before it is placed: what cannot be stored must not have been seen by anybody.
+            # Encoded before it is placed: no receiver may see a message that cannot be stored.
             store.codec.require_readable(store.codec.encode(checked), channel.schema)
     await call_from_body(frame, SEND, Put(channel, checked, timeout))
 
@@ -60,7 +60,7 @@ async def run_send(put: Put, frame: Frame) -> None:
     if again and frame.at in sent:
         return
     with _limit(put.timeout, f"no place was free in channel {put.channel.name!r}", frame):
-        entry = await live.room()
+        entry = await live.wait_for_space()
     # Nothing is awaited from here on: what was placed was sent.
     entry.sender = frame.at
     live.place(entry, put.value)

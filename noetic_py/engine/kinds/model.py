@@ -177,7 +177,7 @@ async def _asked(frame: Frame, ask: RoundRequest, shown: Shown, request: ModelRe
                 async for event in stream:
                     _hear(frame, event, heard)
                     if run.bus.active:
-                        await run.bus.room()
+                        await run.bus.wait_for_space()
             return _confidential(_fresh(frame, await stream.response()), ask)
     except get_cancelled_exc_class():
         if heard:
@@ -189,7 +189,7 @@ async def _asked(frame: Frame, ask: RoundRequest, shown: Shown, request: ModelRe
 
 
 async def _with_layers(frame: Frame, ask: RoundRequest, request: ModelRequest, history: ItemView) -> ModelResponse:
-    """Ask with what the layers recall, and let them look at the answer before anybody else does."""
+    """Call the model with what the layers recall, and show them the answer first."""
     view = await project(frame, ask.spec, ask.model, request, history)
     request = evolve(request, items=view.items, stable=view.stable)
     response = await _response(frame, ask, Shown(view.items, view.tokens), request)

@@ -134,12 +134,12 @@ def as_asked(frame: Frame, call_id: str, received: Received) -> Received:
 
 
 def may_ask(frame: Frame, tool: AnyTool, asks: str | None) -> bool:
-    """Whether anybody may have to give leave, which most calls never need."""
+    """Whether a call may need approval."""
     return asks is not None or tool.needs_approval is not False or frame.node is not None
 
 
 async def refused(frame: Frame, wanted: Wanted, asks: str | None) -> str | None:
-    """Why a call is not to be made; `None` when it is: it needs no leave, or has it.
+    """Why a call is refused; `None` when it needs no approval or has it.
 
     Args:
         frame: The call's step.
@@ -207,7 +207,7 @@ async def later_result(frame: Frame, wanted: Wanted) -> Any:
 
 
 async def run_result(value: tuple[Wanted, str], frame: Frame) -> Any:
-    """Wait for the result: a step of its own, beside the leave to start."""
+    """Wait for the result of a long-running tool; a step of its own, after the approval."""
     wanted, prompt = value
     essence = [wanted.call_id, wanted.tool.name, wanted.plain]
     expires = wanted.tool.expires
@@ -509,7 +509,7 @@ async def call_tool(frame: Frame, tool: AnyTool, values: dict[str, object]) -> o
         kept = await _keep(frame, value) or kept
         if frame.x.run.bus.active:
             frame.publish(Emitted(frame.path, value))
-            await frame.x.run.bus.room()
+            await frame.x.run.bus.wait_for_space()
 
     if frame.x.run.timed:
         # What has judged the call may have used the time up without waiting for anything.

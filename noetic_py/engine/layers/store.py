@@ -101,7 +101,7 @@ class StoredLayers:
 
     # -- the store
 
-    def storage(self, layer: AnyLayer, room: str = "data") -> LayerStorage:
+    def storage(self, layer: AnyLayer, namespace: str = "data") -> LayerStorage:
         """The layer's part of the store.
 
         Raises:
@@ -113,16 +113,16 @@ class StoredLayers:
             if layer.scope is Scope.EXECUTION
             else owner_of(layer.scope, layer=layer.id, thread_id=self._thread, user_id=x.user_id)
         )
-        return self._storage_of(layer, room, owner)
+        return self._storage_of(layer, namespace, owner)
 
     @property
     def _thread(self) -> str:
         """Whose the memory of scope thread is: the run's thread's, or that of a context that has gone apart."""
         return self._x.run.memory.owner or self._x.thread_id
 
-    def _storage_of(self, layer: AnyLayer, room: str, owner: str) -> LayerStorage:
+    def _storage_of(self, layer: AnyLayer, namespace: str, owner: str) -> LayerStorage:
         codec, backend = self._codec_of(layer), self._x.run.resources.storage
-        return LayerStorage(backend, codec, layer=layer.id, scope=layer.scope, owner=owner, room=room)
+        return LayerStorage(backend, codec, layer=layer.id, scope=layer.scope, owner=owner, namespace=namespace)
 
     def _codec_of(self, layer: AnyLayer) -> Codec:
         """What stores a layer's values, and makes again the classes that its state's type names."""

@@ -194,7 +194,7 @@ class _Walk:
         seeds: dict[str, _Forms] = {}
         for child in node.children.values():
             if child.kind.beside:
-                self.below(child, self._launched(child))
+                self.below(child, self._detached(child))
         for entry in node.layout:
             if isinstance(entry, BodySegment):
                 forms = self._own(entry, forms)
@@ -213,7 +213,7 @@ class _Walk:
                 self.below(entry, forms)
         return forms
 
-    def _launched(self, work: Node) -> _Forms:
+    def _detached(self, work: Node) -> _Forms:
         """What work beside the flow has begun with."""
         started = work.decisions.get(DETACHED_START, {})
         trees: dict[str, Any] = (

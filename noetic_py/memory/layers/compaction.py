@@ -87,8 +87,8 @@ class Compaction(MemoryLayer[Compacted]):
         keep_rounds: Rounds of tool calls whose outputs stay.
         keep_first: Whether the first message of the user is never left out.
         model: Who summarises; the harness's model when left out.
-        most_summary: Characters of a summary; of a longer one the middle is left out.
-        most_input: Characters of the conversation that the summarising model reads at once.
+        max_summary: Characters of a summary; of a longer one the middle is left out.
+        max_input: Characters of the conversation that the summarising model reads at once.
         instructions: What the summarising model is told.
 
     Raises:
@@ -104,15 +104,15 @@ class Compaction(MemoryLayer[Compacted]):
     keep_rounds: int = 3
     keep_first: bool = True
     model: str | Model | None = None
-    most_summary: int = 6_000
-    most_input: int = 200_000
+    max_summary: int = 6_000
+    max_input: int = 200_000
     instructions: str = SUMMARISE
 
     def __attrs_post_init__(self) -> None:
         code = "compaction-settings"
         at_least(self, code, 1, window=self.window)
         at_least(self, code, 0, keep_rounds=self.keep_rounds)
-        at_least(self, code, 100, most_summary=self.most_summary, most_input=self.most_input)
+        at_least(self, code, 100, max_summary=self.max_summary, max_input=self.max_input)
         not_blank(self, code, instructions=self.instructions)
         if not 0 < self.down_to <= self.above <= 1:
             what = (
@@ -164,7 +164,7 @@ class Compaction(MemoryLayer[Compacted]):
         if not cut:
             return False
         marker = items[cut - 1].id
-        self.state = evolve(self.state, cut=marker, covers=marker, summary=clipped(summary.strip(), self.most_summary))
+        self.state = evolve(self.state, cut=marker, covers=marker, summary=clipped(summary.strip(), self.max_summary))
         return True
 
     async def project_history(self, items: Sequence[Item]) -> Sequence[Item]:
@@ -202,7 +202,7 @@ class Compaction(MemoryLayer[Compacted]):
         index.update(shown, COUNTER, grows=False)
         summarised = "summary" in self.tiers
         # A token is hardly ever less than three characters.
-        room = target - (self.most_summary // 3 if summarised else 0)
+        room = target - (self.max_summary // 3 if summarised else 0)
         cut = index.oldest_cut(max(0, room), tail)
         if cut <= _after(items, tally.state.cut):
             return
@@ -213,13 +213,13 @@ class Compaction(MemoryLayer[Compacted]):
 
     async def _summarised(self, items: Sequence[Item], state: Compacted) -> Compacted:
         before = f"The summary so far:\n{state.summary}\n\n" if state.summary else ""
-        text = before + transcript(items, self.most_input)
+        text = before + transcript(items, self.max_input)
         try:
             made = await self.ask(self.model, text, instructions=self.instructions, output=str)
         except (ModelError, CodecError, LimitExceeded, BudgetExceeded, UnknownPrice) as error:
             log("memory", WARNING, "layer %r could not summarise: %s", self.id, error.message, where=_where())
             return state
-        return evolve(state, summary=clipped(made.strip(), self.most_summary), covers=state.cut)
+        return evolve(state, summary=clipped(made.strip(), self.max_summary), covers=state.cut)
 
 
 def _where() -> Where:

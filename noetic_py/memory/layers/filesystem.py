@@ -359,11 +359,11 @@ class Filesystem(MemoryLayer[None]):
     Attributes:
         root: The folder; made with the first write when it is not there.
         read_only: Whether nothing may be written, appended or deleted.
-        most_bytes: Bytes of one file.
-        most_total: Bytes of all files.
-        most_files: How many files there may be, and are listed.
-        most_read: Characters that one `read` gives.
-        most_found: Lines that one `search` gives.
+        max_bytes: Bytes of one file.
+        max_total: Bytes of all files.
+        max_files: How many files there may be, and are listed.
+        max_read: Characters that one `read` gives.
+        max_found: Lines that one `search` gives.
         depth: Parts that a path may have.
 
     Raises:
@@ -373,11 +373,11 @@ class Filesystem(MemoryLayer[None]):
 
     root: str | Path = ""
     read_only: bool = False
-    most_bytes: int = 1_000_000
-    most_total: int = 50_000_000
-    most_files: int = 1_000
-    most_read: int = 20_000
-    most_found: int = 50
+    max_bytes: int = 1_000_000
+    max_total: int = 50_000_000
+    max_files: int = 1_000
+    max_read: int = 20_000
+    max_found: int = 50
     depth: int = 16
 
     def __attrs_post_init__(self) -> None:
@@ -388,11 +388,11 @@ class Filesystem(MemoryLayer[None]):
             self,
             "filesystem-settings",
             1,
-            most_bytes=self.most_bytes,
-            most_total=self.most_total,
-            most_files=self.most_files,
-            most_read=self.most_read,
-            most_found=self.most_found,
+            max_bytes=self.max_bytes,
+            max_total=self.max_total,
+            max_files=self.max_files,
+            max_read=self.max_read,
+            max_found=self.max_found,
             depth=self.depth,
         )
         if not is_supported():
@@ -404,7 +404,7 @@ class Filesystem(MemoryLayer[None]):
 
     @property
     def _sandbox(self) -> Sandbox:
-        limits = Limits(self.most_bytes, self.most_total, self.most_files, self.depth)
+        limits = Limits(self.max_bytes, self.max_total, self.max_files, self.depth)
         return Sandbox(Path(self.root), self.id or type(self).__name__, limits)
 
     @function
@@ -425,7 +425,7 @@ class Filesystem(MemoryLayer[None]):
             start: How many of its characters to leave out at the start, to read on in a long one.
         """
         text = await _in_thread(lambda: self._text(path))
-        shown = text[max(0, start) : max(0, start) + self.most_read]
+        shown = text[max(0, start) : max(0, start) + self.max_read]
         left = len(text) - max(0, start) - len(shown)
         return f"{shown}\n[{left} more characters from start={len(text) - left}]" if left > 0 else shown
 
@@ -516,9 +516,9 @@ class Filesystem(MemoryLayer[None]):
                 continue
             hits = [(number, line) for number, line in enumerate(lines, 1) if text in line.casefold()]
             found += tuple(f"{name}:{number}: {clipped(line.strip(), _MOST_LINE)}" for number, line in hits)
-            if len(found) >= self.most_found:
+            if len(found) >= self.max_found:
                 break
-        return found[: self.most_found]
+        return found[: self.max_found]
 
 
 async def _in_thread(work: Callable[[], R]) -> R:

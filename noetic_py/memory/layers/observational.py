@@ -63,7 +63,7 @@ class Observational(MemoryLayer[Observed]):
         tokens: Distil sooner when what is not distilled yet takes more than this many tokens.
         limit: How many observations are kept; the oldest go first.
         length: Characters of one observation; a longer one is cut.
-        most_input: Characters of the conversation that the distilling model reads at once.
+        max_input: Characters of the conversation that the distilling model reads at once.
         instructions: What the distilling model is told; it has to answer with a list of texts.
 
     Raises:
@@ -77,13 +77,13 @@ class Observational(MemoryLayer[Observed]):
     tokens: int = 4_000
     limit: int = 100
     length: int = 300
-    most_input: int = 40_000
+    max_input: int = 40_000
     instructions: str = DISTIL
 
     def __attrs_post_init__(self) -> None:
         code = "observational-settings"
         at_least(self, code, 1, every=self.every, tokens=self.tokens, limit=self.limit)
-        at_least(self, code, 20, length=self.length, most_input=self.most_input)
+        at_least(self, code, 20, length=self.length, max_input=self.max_input)
         not_blank(self, code, instructions=self.instructions)
 
     @property
@@ -121,7 +121,7 @@ class Observational(MemoryLayer[Observed]):
         notes = state.notes
         if any(you_said(item) for item in fresh):
             known = "\n".join(f"- {note}" for note in notes) or "none"
-            text = f"Known notes:\n{known}\n\n{transcript(fresh, self.most_input)}"
+            text = f"Known notes:\n{known}\n\n{transcript(fresh, self.max_input)}"
             notes = self._joined(
                 notes, await self.ask(self.model, text, instructions=self.instructions, output=list[str])
             )

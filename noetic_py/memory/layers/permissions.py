@@ -31,7 +31,7 @@ class PermissionState:
 
 
 class Permissions(MemoryLayer[PermissionState]):
-    """Looks at each call of a tool before it is made: it is allowed, waits for leave, or is refused.
+    """Checks each tool call before it is made: it is allowed, waits for approval, or is refused.
 
         class Mem(Memory):
             permissions: Permissions = Permissions(
@@ -51,7 +51,7 @@ class Permissions(MemoryLayer[PermissionState]):
     Attributes:
         rules: The rules that always hold.
         otherwise: What becomes of a call that no rule fits.
-        most_rules: How many rules may be added.
+        max_rules: How many rules may be added.
 
     Raises:
         ConfigError: A setting is wrong; code `"permissions"`.
@@ -61,12 +61,12 @@ class Permissions(MemoryLayer[PermissionState]):
 
     rules: Sequence[PermissionRule] = ()
     otherwise: PermissionAction = "ask"
-    most_rules: int = 200
+    max_rules: int = 200
     slot: int = Slot.SYSTEM
     fail_closed: bool = True
 
     def __attrs_post_init__(self) -> None:
-        check_counts(self, "permissions", most_rules=self.most_rules)
+        check_counts(self, "permissions", max_rules=self.max_rules)
         is_one_of(self, "permissions", "otherwise", self.otherwise, ("allow", "ask", "deny"))
         for rule in self.rules:
             given: object = rule
@@ -115,7 +115,7 @@ class Permissions(MemoryLayer[PermissionState]):
 
     @function(model=False)
     async def ask_for(self, tool: str, where: dict[str, str] | None = None) -> None:
-        """Let calls wait for leave from now on.
+        """Require approval for calls from now on.
 
         Args:
             tool: The tool's name, or a pattern.
@@ -179,6 +179,6 @@ class Permissions(MemoryLayer[PermissionState]):
 
     def _add(self, rule: PermissionRule) -> None:
         added = (*(each for each in self.state.rules if each != rule), rule)
-        if len(added) > self.most_rules:
-            raise refused(self, rule.action, f"there are {self.most_rules} rules already, which is the most")
+        if len(added) > self.max_rules:
+            raise refused(self, rule.action, f"there are {self.max_rules} rules already, which is the most")
         self.state = evolve(self.state, rules=added)

@@ -118,7 +118,7 @@ class Steering(MemoryLayer[None]):
     Attributes:
         rules: The rules.
         model: Who answers the questions of rules without a model; the harness's model when left out.
-        most_input: Characters of a call or an answer that a question shows; of a longer one the middle is left out.
+        max_input: Characters of a call or an answer that a question shows; of a longer one the middle is left out.
 
     Raises:
         ConfigError: There are no rules, or two of one name; code `"steering-settings"`.
@@ -128,11 +128,11 @@ class Steering(MemoryLayer[None]):
     timeouts: Mapping[HookName, float] = {"before_tool_call": 30.0, "after_model_call": 30.0}
     rules: Sequence[Rule] = ()
     model: str | Model | None = None
-    most_input: int = 20_000
+    max_input: int = 20_000
 
     def __attrs_post_init__(self) -> None:
         code, names = "steering-settings", [rule.name for rule in self.rules]
-        at_least(self, code, 100, most_input=self.most_input)
+        at_least(self, code, 100, max_input=self.max_input)
         if not names:
             raise wrong(self, "rules=() is not valid; expected at least one Rule", code, "rules=(Rule(...),)")
         if len(set(names)) < len(names):
@@ -192,7 +192,7 @@ class Steering(MemoryLayer[None]):
         return None if isinstance(self.binding, Alone) else self.ctx
 
     async def _asked(self, rule: Rule, subject: Subject) -> str | None:
-        shown = escape(clipped(_shown(subject), self.most_input))
+        shown = escape(clipped(_shown(subject), self.max_input))
         text = f"The rule is broken when the answer to this is yes: {rule.question}\n\n<subject>\n{shown}\n</subject>"
         model = self.model if rule.model is None else rule.model
         found = await self.ask(model, text, instructions=JUDGE, output=Judgement)

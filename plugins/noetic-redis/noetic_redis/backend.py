@@ -62,7 +62,7 @@ class RedisBackend(ServerBackend[RedisStore]):
         blob_threshold: int = 16 * 1024,
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        check_settings(blob_threshold=blob_threshold, max_bytes=max_bytes, most=4 * MAX_BYTES, code="redis-setting")
+        check_settings(blob_threshold=blob_threshold, max_bytes=max_bytes, limit=4 * MAX_BYTES, code="redis-setting")
         self._address = address_of(address, prefix=prefix, connections=connections, timeout=timeout, require=require)
         self._meeting = _Meeting(self._address)
         self._warned = self._address.require is not None

@@ -41,5 +41,5 @@ def read_file(name: str) -> bytes:
 def script(name: str) -> Script:
     """A script by its name."""
     source = read_file(name) if name == "hello" else read_file("prelude") + read_file(name)
-    # The server's own way to name scripts, and no secret of anybody.
+    # The server's own name for a script; not a secret.
     return Script(name, source, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())

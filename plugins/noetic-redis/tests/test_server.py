@@ -91,7 +91,7 @@ async def fails(backend: CheckpointBackend, reason: str, position: int = 1) -> S
     return caught.value
 
 
-# -- who does not let anybody in
+# -- servers that refuse a connection
 
 
 async def test_a_wrong_password(redis_server: RedisServer) -> None:
