@@ -1,8 +1,9 @@
 """The public interface with its types, one name a line: compare it with `.ci/public_api.txt`, or `--write` that file.
 
-Public is what the modules on the pages in `docs/api` list in `__all__`. The sources are read and nothing is imported,
-so the text is the same for every version of Python. A name that is public in two modules is described in one of them,
-so that code can move without a change here.
+Public is what the modules on the pages in `docs/api` list in `__all__`; of a module without that list, what it defines
+under a name with no leading underscore. The sources are read and nothing is imported, so the text is the same for every
+version of Python. A name that is public in two modules is described in one of them, so that code can move without a
+change here.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def surface(package: str, places: Iterable[str], folder: Path) -> list[str]:
 
     Args:
         package: Its name.
-        places: The modules whose `__all__` is public, and single names.
+        places: The modules whose names are public, and single names.
         folder: Where the package is.
     """
     loader = griffe.GriffeLoader(search_paths=[folder], allow_inspection=False)
@@ -41,7 +42,7 @@ def surface(package: str, places: Iterable[str], folder: Path) -> list[str]:
     public: dict[str, griffe.Object] = {}
     for place in sorted(places):
         found = root if place == package else root[place.removeprefix(f"{package}.")]
-        for name in [f"{place}.{name}" for name in found.exports or ()] if found.is_module else [place]:
+        for name in [f"{place}.{name}" for name in _names(found)] if found.is_module else [place]:
             public[name] = _target(root[name.removeprefix(f"{package}.")])
     lines: list[str] = []
     known: dict[str, str] = {}
@@ -52,6 +53,18 @@ def surface(package: str, places: Iterable[str], folder: Path) -> list[str]:
     for path in known.values():
         lines += _described(path, public[path], known)
     return sorted(lines)
+
+
+def _names(module: griffe.Object | griffe.Alias) -> list[str]:
+    """The public names of a module; its type variables are left out."""
+    if module.exports is not None:
+        return [str(name) for name in module.exports]
+    own = {name: each for name, each in module.members.items() if not each.is_alias and not each.is_module}
+    return [name for name, each in own.items() if not name.startswith("_") and not _is_variable(_target(each))]
+
+
+def _is_variable(found: griffe.Object) -> bool:
+    return isinstance(found, griffe.Attribute) and str(found.value).startswith(("TypeVar(", "ParamSpec("))
 
 
 def _target(found: griffe.Object | griffe.Alias) -> griffe.Object:

@@ -56,13 +56,13 @@ if TYPE_CHECKING:
     from noetic_py.core.secrets import Secret as Secret
     from noetic_py.core.state import Key as Key
     from noetic_py.core.state import StateBag as StateBag
-    from noetic_py.errors.redaction import redact as redact
     from noetic_py.harness import Harness as Harness
     from noetic_py.memory.layer import MemoryLayer as MemoryLayer
     from noetic_py.models.model import Model as Model
     from noetic_py.models.model import ModelRequest as ModelRequest
     from noetic_py.models.model import ModelResponse as ModelResponse
     from noetic_py.models.model import ModelSettings as ModelSettings
+    from noetic_py.redaction import redact as redact
     from noetic_py.runner.registry import RunHandle as RunHandle
     from noetic_py.runner.registry import RunStream as RunStream
     from noetic_py.sessions.policy import SessionPolicy as SessionPolicy
@@ -246,7 +246,7 @@ _HOMES = {
     "memory": "noetic_py.memory",
     "parallel": "noetic_py.steps.flow",
     "race": "noetic_py.steps.flow",
-    "redact": "noetic_py.errors.redaction",
+    "redact": "noetic_py.redaction",
     "sequence": "noetic_py.steps.flow",
     "settle": "noetic_py.steps.flow",
     "spawn": "noetic_py.steps.spawn",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from noetic_py.errors import redaction
+from noetic_py import redaction
 from noetic_py.models import model
 
 if TYPE_CHECKING:

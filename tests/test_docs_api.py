@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import noetic_py
+from tests.public_names import public_names
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "api"
 BLOCK = re.compile(r"^::: (\S+)\n((?: .*\n|\n(?= ))*)", re.MULTILINE)
@@ -15,7 +16,7 @@ MEMBERS = re.compile(r"members:(?: \[(.*)\]|((?:\n +- \w+)+))")
 
 
 def described() -> list[tuple[str, list[str] | None]]:
-    """The modules of the pages, and the members that are picked from each; None for all that `__all__` lists."""
+    """The modules of the pages, and the members that are picked from each; None for all of its public names."""
     found: list[tuple[str, list[str] | None]] = []
     for page in sorted(PAGES.glob("*.md")):
         for module, options in BLOCK.findall(page.read_text(encoding="utf-8") + "\n"):
@@ -31,7 +32,7 @@ def test_every_public_name_of_the_root_is_on_a_page() -> None:
         name
         for module, members in described()
         if module != "noetic_py" and not module.endswith(".Hooks")
-        for name in members or import_module(module).__all__
+        for name in members or public_names(import_module(module))
     }
     names = {name for name in noetic_py.__all__ if not isinstance(getattr(noetic_py, name), ModuleType)}
     assert names - set(grouped) - elsewhere == set()

@@ -24,8 +24,9 @@ from noetic_py.errors import (
     StepFailed,
     StepTimeout,
 )
+from tests.public_names import public_names
 
-CLASSES: list[type[BaseException]] = [getattr(errors, name) for name in errors.__all__]
+CLASSES: list[type[BaseException]] = [getattr(errors, name) for name in public_names(errors)]
 ERRORS = [cls for cls in CLASSES if issubclass(cls, NoeticError)]
 
 VALUES: dict[str, Any] = {

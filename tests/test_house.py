@@ -16,10 +16,12 @@ import pytest
 from attrs import frozen
 
 import noetic_py
+from tests.public_names import public_names
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "noetic_py"
-MAX_MODULE = 1000
+MAX_MODULE = 700
+"""Lines of code, without docstrings, comments and blank lines."""
 MAX_FUNCTION = 60
 UNSAFE_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle"}
 UNSAFE_CALLS = {"eval", "exec", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}
@@ -77,6 +79,20 @@ def called(file: Source) -> Iterator[tuple[int, str]]:
             yield node.lineno, ast.unparse(node.func)
 
 
+NO_CODE = {
+    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER
+}  # fmt: skip
+
+
+def code_lines(file: Source) -> int:
+    """How many lines have code, docstrings apart."""
+    tokens = tokenize.generate_tokens(io.StringIO(file.text).readline)
+    lines = {line for t in tokens if t.type not in NO_CODE for line in range(t.start[0], t.end[0] + 1)}
+    texts = (node.value for node in file.nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+    docs = {line for text in texts for line in range(text.lineno, (text.end_lineno or text.lineno) + 1)}
+    return len(lines - docs)
+
+
 def inside(path: Path, folder: str) -> bool:
     return path.is_relative_to(PACKAGE / folder)
 
@@ -86,8 +102,8 @@ def inside(path: Path, folder: str) -> bool:
 
 def over_size(file: Source) -> Iterator[str]:
     """A module or a function that has grown too long."""
-    if (lines := len(file.text.splitlines())) > MAX_MODULE:
-        yield f"{lines} lines"
+    if (lines := code_lines(file)) > MAX_MODULE:
+        yield f"{lines} lines of code"
     for node in file.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -222,7 +238,7 @@ def is_public(path: Path) -> bool:
 
 
 def test_the_core_was_found() -> None:
-    assert {"noetic_py/__init__.py", "noetic_py/errors/__init__.py"} <= {name_of(path) for path in CORE}
+    assert {"noetic_py/__init__.py", "noetic_py/errors.py"} <= {name_of(path) for path in CORE}
 
 
 def test_public_names_are_sorted() -> None:
@@ -263,9 +279,11 @@ def test_public_modules_are_documented() -> None:
     assert [name_of(path) for path in CORE if is_public(path) and not ast.get_docstring(source(path).module)] == []
 
 
-def test_the_error_tree_is_public() -> None:
+def test_the_tree_of_errors_shows_every_class() -> None:
     errors = importlib.import_module("noetic_py.errors")
-    assert list(errors.__all__) == sorted(errors.__all__)
+    shown = re.findall(r"^[│ ]*[├└]── (\w+)", errors.__doc__ or "", re.MULTILINE)
+    raised = [name for name in public_names(errors) if issubclass(getattr(errors, name), errors.NoeticError)]
+    assert sorted(["NoeticError", *shown]) == raised
 
 
 def rooms() -> list[str]:

@@ -25,7 +25,7 @@ from noetic_py.core.events import (
     ToolFinished,
     UntilFailed,
 )
-from noetic_py.errors.redaction import redact
+from noetic_py.redaction import redact
 
 Clock = Callable[[], float]
 _MOST_ROWS = 3

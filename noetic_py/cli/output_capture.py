@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from noetic_py.cli.formatting import neutral
-from noetic_py.errors.redaction import redact
+from noetic_py.redaction import redact
 
 
 class OutputCapture(io.TextIOBase):

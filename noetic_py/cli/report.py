@@ -28,7 +28,7 @@ from noetic_py.errors import (
     RunBusy,
     RunNotFound,
 )
-from noetic_py.errors.redaction import redact, rendered
+from noetic_py.redaction import redact, rendered
 
 FAILED = 1
 USAGE = 2

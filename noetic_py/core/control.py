@@ -29,7 +29,7 @@ from noetic_py.errors import (
     NoOutput,
     Suspended,
 )
-from noetic_py.errors.redaction import html_table, without_secrets
+from noetic_py.redaction import html_table, without_secrets
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

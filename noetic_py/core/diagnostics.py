@@ -27,7 +27,7 @@ from noetic_py.errors import (
     ParallelFailed,
     StepFailed,
 )
-from noetic_py.errors.redaction import redact, redact_record
+from noetic_py.redaction import redact, redact_record
 
 FULL = "NOETIC_TRACEBACK"
 _OWN = (

@@ -9,7 +9,7 @@ from opentelemetry.trace import Span, SpanContext, Status, StatusCode
 
 from noetic_py.core.secrets import is_secret
 from noetic_py.core.types import is_array, is_mapping
-from noetic_py.errors.redaction import redact, rendered
+from noetic_py.redaction import redact, rendered
 
 
 class GuardedSpan(Span):

@@ -31,7 +31,7 @@ from noetic_py.core.items import (
 )
 from noetic_py.core.types import is_array, is_dict, is_list
 from noetic_py.errors import DuplicateCall, ForgedEvent, LimitExceeded, NoeticError, UnpairedOutput
-from noetic_py.errors.redaction import html_table
+from noetic_py.redaction import html_table
 
 __all__ = ["MAX_ITEMS", "ItemLog", "ItemView", "Origin"]
 

@@ -14,7 +14,7 @@ from typing_extensions import TypeIs
 
 from noetic_py.core.types import is_array, is_mapping
 from noetic_py.errors import ConfigError, SecretNotKept
-from noetic_py.errors.redaction import MASK, forget_later, hold
+from noetic_py.redaction import MASK, forget_later, hold
 
 __all__ = ["Secret", "is_secret", "revealed"]
 

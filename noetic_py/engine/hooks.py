@@ -45,11 +45,11 @@ from noetic_py.errors import (
     Stopped,
     ToolArgumentsInvalid,
 )
-from noetic_py.errors.redaction import MASK, redact
 from noetic_py.journal.records import Pending
 from noetic_py.memory.history import paired
 from noetic_py.memory.layer import AnyLayer, answers
 from noetic_py.models.model import ModelRequest, ModelResponse
+from noetic_py.redaction import MASK, redact
 from noetic_py.steps.handoff import Handoff, HandoffOutput
 from noetic_py.tools.confidential import object_of, restored, secret_parameters, text_of
 from noetic_py.tools.definition import AnyTool

@@ -22,7 +22,6 @@ from noetic_py.core.runtime import Runtime
 from noetic_py.core.tokens import TiktokenCounter, TokenCounter, counter_for, counter_of_encoding
 from noetic_py.engine.frame import Frame, in_time
 from noetic_py.errors import ModelError, ModelStreamError, UnknownPrice, UsageInvalid
-from noetic_py.errors.redaction import redact
 from noetic_py.journal.records import CallStarted
 from noetic_py.models.model import (
     CALLS,
@@ -38,6 +37,7 @@ from noetic_py.models.model import (
     price_of,
     profile_of,
 )
+from noetic_py.redaction import redact
 from noetic_py.steps.model import ModelSpec
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from noetic_py.engine.journaling.replay import output_of
 from noetic_py.engine.kind import Node
 from noetic_py.engine.state import Run, wrap_up_step
 from noetic_py.errors import CodecError, ConfigError
-from noetic_py.errors.redaction import without_secrets
 from noetic_py.journal.records import Decision, JournalRecord
 from noetic_py.journal.values import Path, Stored
+from noetic_py.redaction import without_secrets
 from noetic_py.steps.flow import BranchSpec
 from noetic_py.steps.handoff import HandoffOutput, HandoffSourceSpec, HandoffSpec, members
 from noetic_py.steps.loop import LoopSpec

@@ -24,11 +24,11 @@ from noetic_py.errors import (
     RunOver,
     VersionConflict,
 )
-from noetic_py.errors.redaction import without_secrets
 from noetic_py.journal.decisions import check_decision
 from noetic_py.journal.records import JournalRecord, RunEnded, dump_record
 from noetic_py.journal.run_summary import PlainCodec
 from noetic_py.journal.stored import StoredValue
+from noetic_py.redaction import without_secrets
 from noetic_py.runner.lease import give_up, owned
 
 if TYPE_CHECKING:

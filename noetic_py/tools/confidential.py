@@ -11,7 +11,7 @@ from attrs import evolve
 
 from noetic_py.core.items import FunctionCall
 from noetic_py.core.types import is_dict, is_list
-from noetic_py.errors.redaction import MASK, remember
+from noetic_py.redaction import MASK, remember
 
 if TYPE_CHECKING:
     from noetic_py.tools.definition import AnyTool

@@ -36,7 +36,7 @@ from noetic_py.core.secrets import is_secret
 from noetic_py.core.spelling import unknown_keyword
 from noetic_py.core.types import M, M_contra, O_co, P, R, Replay, S, S_contra
 from noetic_py.errors import CodecError, ConfigError, NoContextError, NoDescriptionWarning
-from noetic_py.errors.redaction import MASK, redact
+from noetic_py.redaction import MASK, redact
 from noetic_py.tools.signature import Injected, Signature, read_docs, read_signature
 
 if TYPE_CHECKING:

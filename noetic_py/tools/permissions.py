@@ -21,7 +21,7 @@ from attrs import field, frozen
 
 from noetic_py.core.types import is_dict, is_list
 from noetic_py.errors import ConfigError
-from noetic_py.errors.redaction import MASK, NOT_SHOWN
+from noetic_py.redaction import MASK, NOT_SHOWN
 
 PermissionAction: TypeAlias = Literal["allow", "ask", "deny"]
 """What becomes of a call: it is made, it waits for approval, or it is denied."""

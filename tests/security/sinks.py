@@ -22,7 +22,7 @@ from noetic_py.cli.record_lines import as_object, line_of
 from noetic_py.cli.report import as_json, print_error, say
 from noetic_py.core.codec import to_wire_json
 from noetic_py.errors import NoeticError
-from noetic_py.errors.redaction import rendered
+from noetic_py.redaction import rendered
 
 __all__ = ["Sinks", "sinks"]
 

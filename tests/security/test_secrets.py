@@ -44,7 +44,7 @@ from noetic_py import (
     until,
 )
 from noetic_py.errors import ConfigError, ModelRetry, ModelStatusError, ModelStreamError, ModelUnavailable, NoeticError
-from noetic_py.errors.redaction import MASK
+from noetic_py.redaction import MASK
 from noetic_py.testing import ScriptedModel
 from tests.security.sinks import Sinks, sinks
 
@@ -386,8 +386,8 @@ def no_forms(value: str) -> tuple[str, ...]:
 async def test_what_nobody_has_marked_is_written(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above can fail: without the one call that masks, the same programs write it nearly everywhere."""
     secret = CANARIES[name]
-    monkeypatch.setattr("noetic_py.errors.redaction._register.forms", ())
-    monkeypatch.setattr("noetic_py.errors.redaction._forms", no_forms)
+    monkeypatch.setattr("noetic_py.redaction._register.forms", ())
+    monkeypatch.setattr("noetic_py.redaction._forms", no_forms)
     with sinks(tmp_path, monkeypatch) as found:
         await PLACES[name](Case(secret, Secret(secret), f"sqlite:{tmp_path / 'runs.db'}", found))
         written = found.written()

@@ -38,7 +38,7 @@ from noetic_py.core.items import FunctionCallOutput, ItemBase, Opaque
 from noetic_py.core.secrets import Secret
 from noetic_py.core.types import is_dict, is_list
 from noetic_py.errors import CodecError, ConfigError, LimitExceeded, NoeticError, ParallelFailed
-from noetic_py.errors.redaction import redact
+from noetic_py.redaction import redact
 
 Encode = Callable[[Any, int], Any]
 

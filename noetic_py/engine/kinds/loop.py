@@ -30,8 +30,8 @@ from noetic_py.engine.kind import Kind
 from noetic_py.engine.kinds.channels import take
 from noetic_py.engine.progress import forget_round
 from noetic_py.errors import ChannelClosed, ConfigError, LoopLimit, NoeticError, NoOutput
-from noetic_py.errors.redaction import without_secrets
 from noetic_py.journal.records import Decision
+from noetic_py.redaction import without_secrets
 from noetic_py.steps.loop import LoopSpec
 from noetic_py.until import Predicate, Snapshot, Until, Verdict
 

@@ -17,20 +17,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from logging import LogRecord
 
-__all__ = [
-    "MASK",
-    "MIN_LENGTH",
-    "NOT_SHOWN",
-    "forget_later",
-    "hold",
-    "html_table",
-    "redact",
-    "redact_record",
-    "remember",
-    "rendered",
-    "without_secrets",
-]
-
 MASK: Final = "[secret]"
 """What stands in a text where a secret stood."""
 
@@ -38,9 +24,9 @@ NOT_SHOWN: Final = "[not shown"
 """How the text begins that stands for an argument whose value has no text: the reason and a bracket follow."""
 
 MIN_LENGTH: Final = 6
-"""Shorter values are not looked for: they would be found in half of all words. In characters, as in `MIN_LINE`."""
+"""Shorter values are not looked for: they would be found in half of all words. In characters, as in `_MIN_LINE`."""
 
-MIN_LINE: Final = 16
+_MIN_LINE: Final = 16
 """Of a value with several lines, such as a key, lines of this length are masked by themselves too."""
 
 _LINGER: Final = 1000
@@ -122,7 +108,7 @@ def _forms(value: str) -> tuple[str, ...]:
     from urllib.parse import quote, quote_plus
 
     data = _bytes_of(value)
-    found = {value, *(line.strip() for line in value.splitlines() if len(line.strip()) >= MIN_LINE)}
+    found = {value, *(line.strip() for line in value.splitlines() if len(line.strip()) >= _MIN_LINE)}
     # What is an escape to one program, such as the arguments of a call in a record, is a text to the next.
     written = {value, repr(data)[2:-1]}
     once = {value, *_as_json(value)}
