@@ -22,22 +22,6 @@ from attrs import evolve, field, frozen
 from noetic_py.core.control import Answer, SessionKey
 from noetic_py.errors import AccessDenied, ConfigError, NoeticError
 
-__all__ = [
-    "ACTIONS",
-    "ALLOW_ALL",
-    "AccessAction",
-    "AccessPolicy",
-    "AccessRequest",
-    "Authorizer",
-    "OwnedRun",
-    "Principal",
-    "Resource",
-    "RoleAccess",
-    "acting_as",
-    "attributed",
-    "current_principal",
-]
-
 AccessAction: TypeAlias = Literal[
     "run", "resume", "retry", "fork", "approve", "complete", "abort", "read", "export", "delete", "send"
 ]

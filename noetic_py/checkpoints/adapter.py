@@ -41,21 +41,6 @@ from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.errors import LeaseLost, NoeticError, StoreUnavailable
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
 
-__all__ = [
-    "FARTHEST",
-    "LARGEST",
-    "BlockingStore",
-    "EmbeddedBackend",
-    "EmbeddedStore",
-    "Job",
-    "PrunePage",
-    "StoreBackend",
-    "ThreadedBackend",
-    "Worker",
-    "WorkerPool",
-]
-
-
 T = TypeVar("T")
 U = TypeVar("U")
 

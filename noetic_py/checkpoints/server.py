@@ -21,8 +21,6 @@ from noetic_py.errors import CorruptRecord, NoeticError, StoreUnavailable
 from noetic_py.journal.stored import Lease, Transaction
 from noetic_py.journal.transforms import Packed, pack
 
-__all__ = ["LOST", "Doer", "PackedTransaction", "ServerBackend", "ServerStore", "ServerWorker", "connected"]
-
 T = TypeVar("T")
 L = TypeVar("L")
 L_co = TypeVar("L_co", covariant=True)

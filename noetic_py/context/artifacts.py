@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
     from noetic_py.context.read import AnyReadContext
 
-__all__ = ["Artifact", "ArtifactOwner", "ArtifactScope", "ArtifactStore", "StoredArtifacts"]
-
 ArtifactScope: TypeAlias = Literal["session", "user", "run"]
 """Who has an artifact: the conversation, the person, or one run."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from noetic_py.channels.declared import AnyChannel
     from noetic_py.core.budget import Budget
 
-__all__ = ["DetachOptions", "DetachedRun", "DetachedWork"]
-
 
 @frozen(eq=False)
 class DetachOptions:

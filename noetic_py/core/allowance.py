@@ -8,8 +8,6 @@ from typing import Any
 
 from attrs import field, frozen
 
-__all__ = ["BudgetLimits", "BudgetUsed", "Remaining", "by_dimension"]
-
 _TOOL = "per_tool:"
 
 

@@ -25,33 +25,6 @@ from noetic_py.core.runtime import SYSTEM
 from noetic_py.core.types import Version, version_order
 from noetic_py.errors import ConfigError
 
-__all__ = [
-    "BUILTIN_TYPES",
-    "ID_SOURCE",
-    "RESERVED_PREFIXES",
-    "ContentPart",
-    "Extension",
-    "FunctionCall",
-    "FunctionCallOutput",
-    "InputFile",
-    "InputImage",
-    "InputText",
-    "Item",
-    "ItemBase",
-    "JsonValue",
-    "Message",
-    "ModelInput",
-    "Opaque",
-    "OutputText",
-    "Reasoning",
-    "Refusal",
-    "Role",
-    "Status",
-    "extension_class",
-    "extension_item",
-    "extension_types",
-]
-
 JsonValue = TypeAliasType("JsonValue", "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None")
 """What JSON can say."""
 

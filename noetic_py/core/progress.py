@@ -14,8 +14,6 @@ from noetic_py.errors import ConfigError, NoContextError, StateTypeError
 if TYPE_CHECKING:
     from noetic_py.core.items import JsonValue
 
-__all__ = ["DONE", "NO_RUN", "Path", "Progress", "ProgressEntry", "ProgressKeeper", "ReadProgress"]
-
 Path = tuple[str, ...]
 
 

@@ -30,20 +30,6 @@ from attrs import frozen
 from noetic_py.core.state import StateBag, class_of, state_fields
 from noetic_py.core.values import alike
 
-__all__ = [
-    "Conflict",
-    "Reducer",
-    "append",
-    "by_key",
-    "join",
-    "join_declared",
-    "last",
-    "reducer",
-    "reducers_of",
-    "sum",
-    "union",
-]
-
 _MISSING: Final[Any] = object()
 
 

@@ -31,18 +31,6 @@ from noetic_py.core.items import Item, Message, OutputText, Reasoning
 from noetic_py.core.types import T
 from noetic_py.errors import CodecError, ConfigError
 
-__all__ = [
-    "Choice",
-    "CommittedItems",
-    "Deltas",
-    "ItemSnapshot",
-    "Overflow",
-    "Partials",
-    "SelectOptions",
-    "Selection",
-    "Snapshots",
-]
-
 Overflow: TypeAlias = Literal["drop", "wait"]
 """What happens when a reader's buffer is full: the oldest entry is lost, and counted, or the run waits."""
 

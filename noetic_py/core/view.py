@@ -9,8 +9,6 @@ from attrs import frozen
 
 from noetic_py.core.items import Item
 
-__all__ = ["BlockKind", "Dropped", "LayerUsage", "View", "ViewBlock"]
-
 BlockKind: TypeAlias = Literal["system", "tools", "anchor", "history", "live", "supersede", "tail"]
 """The parts of a view, in their order."""
 

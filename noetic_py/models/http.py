@@ -28,26 +28,6 @@ from attrs import define
 from noetic_py.core.runtime import SYSTEM
 from noetic_py.errors import ConfigError
 
-__all__ = [
-    "ACCEPTED",
-    "CLOSE_TIMEOUT",
-    "LOOPBACK",
-    "MAX_BODY",
-    "MAX_EVENT",
-    "MAX_SECONDS",
-    "ClosableClient",
-    "LoopClients",
-    "ReceivedBytes",
-    "check_address",
-    "end_reading",
-    "host_of",
-    "limit_bodies_of",
-    "limited",
-    "retry_after",
-    "shown_host",
-    "without_password",
-]
-
 MAX_BODY: Final = 64 * 1024
 """Bytes that are read of the body of an error or a redirection: packed, and unpacked."""
 ACCEPTED: Final = "gzip, deflate"

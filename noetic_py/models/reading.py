@@ -14,19 +14,6 @@ from noetic_py.core.types import is_list, is_mapping
 from noetic_py.errors import ModelError, ModelStreamError
 from noetic_py.models.model import AnswerSize, ModelEvent, ModelResponse
 
-__all__ = [
-    "BEGUN",
-    "AnswerReading",
-    "AnswerStream",
-    "Malformed",
-    "ProviderError",
-    "ProviderEvents",
-    "array",
-    "mapping",
-    "text",
-]
-
-
 BEGUN: Final = 256
 """Bytes that a call, or another part of an answer that begins, counts besides its text: it is an object of its own."""
 

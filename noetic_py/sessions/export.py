@@ -26,8 +26,6 @@ from noetic_py.memory.layer import AnyLayer
 from noetic_py.memory.scopes import Scope, forget, place_of
 from noetic_py.sessions.store import SessionLease, SessionStore
 
-__all__ = ["LayerData", "SessionData", "StateData", "dumped", "load_into", "target_of"]
-
 # What a document puts around what is stored by itself.
 _AROUND: Final = 8
 _FIELDS: Final = ("schema_version", "app", "user", "session", "status", "turns", "items", "origins", "states", "layers")

@@ -56,16 +56,6 @@ from noetic_py.sessions.queue import Delivery, MessageQueue, QueuedMessage, Sent
 if TYPE_CHECKING:
     from noetic_py.engine.state import Resources, Run
 
-__all__ = [
-    "FinishedTurn",
-    "SessionEdit",
-    "SessionLease",
-    "SessionStore",
-    "SessionStream",
-    "SessionWatchers",
-    "state_of",
-]
-
 
 class SessionStream:
     """A session as it is watched: first what is remembered of its turns, and then what happens.

@@ -15,8 +15,6 @@ from noetic_py.checkpoints.files.store import FileStore
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.errors import ConfigError
 
-__all__ = ["FileBackend"]
-
 
 class FileBackend(EmbeddedBackend[FileStore]):
     """Keeps journals and values in plain files of one folder. What was acknowledged survives the loss of power.
