@@ -322,7 +322,9 @@ class Harness(Generic[M_co]):
     async def run(
         self: Harness[M], step: Step[T, R, M, S], input: T, *, ctx: Context[M, S], **options: Unpack[RunOptions]
     ) -> RunResult[R, S]: ...
-    async def run(self, step: Any, input: Any, *, state: Any = None, ctx: Any = None, **options: Any) -> Any:
+    async def run(
+        self, step: object, input: object, *, state: object = None, ctx: object = None, **options: object
+    ) -> Any:
         """Run a step to its end.
 
         Args:
@@ -440,7 +442,7 @@ class Harness(Generic[M_co]):
 
     @asynccontextmanager
     async def _watched(
-        self, run: Run, plan: RunPlan, ctx: Any, options: Mapping[str, Any]
+        self, run: Run, plan: RunPlan, ctx: object, options: Mapping[str, Any]
     ) -> AsyncGenerator[RunStream[Any, Any]]:
         stream: RunStream[Any, Any] = RunStream(run, self._access)
         try:
@@ -595,7 +597,7 @@ class Harness(Generic[M_co]):
         state_type: type[S],
         **options: Unpack[ResumeOptions],
     ) -> RunResult[R, S]: ...
-    async def resume(self, run_id: str, step: Any, *, state_type: Any = None, **options: Any) -> Any:
+    async def resume(self, run_id: str, step: object, *, state_type: object = None, **options: Any) -> Any:
         """Go on with a run that this process, or another one, has begun.
 
         What has finished is not run again: a recorded step gives its recorded output. A step that was in flight runs
@@ -643,7 +645,7 @@ class Harness(Generic[M_co]):
 
     @asynccontextmanager
     async def _resume_stream(
-        self, run_id: str, step: Any, state_type: Any, options: Any
+        self, run_id: str, step: object, state_type: object, options: Any
     ) -> AsyncGenerator[RunStream[Any, Any]]:
         run, plan = await self._reopen(run_id, step, state_type, options, self._access)
         async with self._watched(run, plan, None, options) as stream:

@@ -244,7 +244,7 @@ class HookCalls:
 
     def _wrapping(
         self, known: LoadedPlugin, function: Callable[..., Generator[object, object, object]]
-    ) -> Callable[..., Generator[None, Any, Any]]:
+    ) -> Callable[..., Generator[None, object, object]]:
         @wraps(function)
         def call(*registries: Registry) -> Generator[None, Any, Any]:
             around = function(*(registry_of(each, known.name) for each in registries))

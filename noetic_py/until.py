@@ -167,7 +167,7 @@ class Predicate(Until[Any]):
         # Whether the snapshot is handed to a user's function, which may keep it: then each iteration needs a new one.
         self.keeps: bool = keeps
 
-    async def __call__(self, snapshot: Snapshot[Any], /) -> Verdict:
+    async def __call__(self, snapshot: Snapshot[object], /) -> Verdict:
         verdict = self.judge(snapshot)
         return verdict if isinstance(verdict, Verdict) else await verdict
 
@@ -219,7 +219,7 @@ class _Combined:
         self.b = b
         self.every = every
 
-    def __call__(self, snapshot: Snapshot[Any]) -> Verdict | Awaitable[Verdict]:
+    def __call__(self, snapshot: Snapshot[object]) -> Verdict | Awaitable[Verdict]:
         first = _judge(self.a, snapshot)
         if not isinstance(first, Verdict):
             return self._wait(first, None, snapshot)
@@ -317,7 +317,7 @@ def no_tool_calls() -> Until:
     """Stop after an iteration whose last step asked for no tool."""
     stop = Verdict(True, "no tool calls")
 
-    def judge(snapshot: Snapshot[Any]) -> Verdict:
+    def judge(snapshot: Snapshot[object]) -> Verdict:
         last = snapshot.last_step
         return stop if last is None or not last.tool_calls else GO_ON
 
@@ -328,12 +328,12 @@ def _verdict(value: object, reason: str) -> Verdict:
     return value if isinstance(value, Verdict) else Verdict(bool(value), reason if value else None)
 
 
-def _asked(name: str, ask: Callable[[Snapshot[Any]], Any]) -> Until[Any]:
-    def judge(snapshot: Snapshot[Any]) -> Verdict | Awaitable[Verdict]:
+def _asked(name: str, ask: Callable[[Snapshot[Any]], Any]) -> Until[object]:
+    def judge(snapshot: Snapshot[object]) -> Verdict | Awaitable[Verdict]:
         answer = ask(snapshot)
         return wait(answer) if inspect.isawaitable(answer) else _verdict(answer, name)
 
-    async def wait(answer: Awaitable[Any]) -> Verdict:
+    async def wait(answer: Awaitable[object]) -> Verdict:
         return _verdict(await answer, name)
 
     return Predicate(name, judge, keeps=True)
@@ -361,7 +361,7 @@ def converged(*, threshold: float = 0.95) -> Until:
         raise ConfigError(f"threshold={threshold!r} is not above 0 and at most 1", code="until", hint="threshold=0.95")
     stop = Verdict(True, f"converged: {threshold:g} alike")
 
-    def judge(snapshot: Snapshot[Any]) -> Verdict:
+    def judge(snapshot: Snapshot[object]) -> Verdict:
         outputs = snapshot.outputs
         return stop if len(outputs) > 1 and _alike(outputs[-2], outputs[-1]) >= threshold else GO_ON
 

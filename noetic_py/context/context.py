@@ -122,7 +122,7 @@ class Context(Generic[M_co, S_co]):
     def __copy__(self) -> Any:
         raise TypeError("a context cannot be copied")
 
-    def __deepcopy__(self, memo: Any) -> Any:
+    def __deepcopy__(self, memo: object) -> Any:
         raise TypeError("a context cannot be copied")
 
     def __repr__(self) -> str:
@@ -497,7 +497,7 @@ class Context(Generic[M_co, S_co]):
 
     @overload
     def spawn_detached(
-        self: Context[M, Any],
+        self: Context[M, object],
         step: Step[T, R, M, S2],
         input: T,
         *,
@@ -519,10 +519,10 @@ class Context(Generic[M_co, S_co]):
     def spawn_detached(
         self,
         step: Any,
-        input: Any,
+        input: object,
         *,
-        memory: Any = None,
-        state: Any = None,
+        memory: object = None,
+        state: object = None,
         budget: Budget | None = None,
         owner: Literal["run", "harness"] = "run",
     ) -> Any:

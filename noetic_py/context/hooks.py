@@ -311,7 +311,7 @@ class HookKind(Generic[Given, R]):
     def __call__(self, fn: Callable[Concatenate[HookContext[M, S], Given], Awaitable[R]], /) -> Hook[M, S]: ...
     @overload
     def __call__(self, *, name: str | None = None, tags: Iterable[str] = ()) -> HookDecorator[Given, R]: ...
-    def __call__(self, fn: Any = None, *, name: Any = None, tags: Any = ()) -> Any:
+    def __call__(self, fn: object = None, *, name: object = None, tags: object = ()) -> Any:
         """Make a hook.
 
         Args:

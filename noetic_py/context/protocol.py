@@ -49,7 +49,7 @@ def noted(context_of: Callable[[Any], AnyContext | None] = _itself) -> Callable[
 
     def decorate(method: F) -> F:
         @functools.wraps(method)
-        def noting(self: object, *args: object, **kwargs: object) -> Any:
+        def noting(self: object, *args: object, **kwargs: object) -> object:
             made = method(self, *args, **kwargs)
             ctx = context_of(self)
             if ctx is not None:

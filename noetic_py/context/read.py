@@ -184,7 +184,7 @@ class Services:
             )
         return found
 
-    def _look(self, key: Any) -> Any:
+    def _look(self, key: Any) -> object:
         # As it was given: a fake, or what a Protocol describes, need not be an instance of the key.
         return self._found.get(key)
 

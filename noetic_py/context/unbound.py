@@ -163,19 +163,19 @@ class UnboundEngine:
         """No step's body waits here; awaiting the call raises."""
         return False
 
-    async def gather(self, ctx: AnyContext, steps: Sequence[AnyStep], state: ShareState, /) -> list[Any]:
+    async def gather(self, ctx: AnyContext, steps: Sequence[AnyStep], state: ShareState, /) -> list[object]:
         raise self._refuse("gather()")
 
     async def send(self, ctx: AnyContext, channel: AnyChannel, value: object, timeout: float | None, /) -> None:
         raise self._refuse("send()")
 
-    async def receive(self, ctx: AnyContext, channel: AnyChannel, timeout: float | None, /) -> Any:
+    async def receive(self, ctx: AnyContext, channel: AnyChannel, timeout: float | None, /) -> object:
         raise self._refuse("recv()")
 
-    def receive_now(self, ctx: AnyContext, channel: AnyChannel, /) -> Any:
+    def receive_now(self, ctx: AnyContext, channel: AnyChannel, /) -> object:
         raise self._refuse("try_recv()")
 
-    async def ask(self, ctx: AnyContext, question: Ask[Any], /) -> Any:
+    async def ask(self, ctx: AnyContext, question: Ask[object], /) -> Any:
         raise self._refuse("ask()")
 
     async def checkpoint(self, ctx: AnyContext, /) -> None:

@@ -828,7 +828,7 @@ class BudgetLease:
             found["depth"] = (self.budget.depth, below, self.budget.depth - below)
         return found
 
-    def used(self) -> dict[str, Any]:
+    def used(self) -> dict[str, object]:
         """What was used under this lease, whether or not something limits it."""
         counts = {"steps": self.steps, "model_calls": self.calls, "tool_calls": self.tool_calls}
         return {**amounts_of(Usage(self.tokens, self._cost)), **counts}

@@ -126,7 +126,7 @@ class ContextMemory:
     states: Mapping[str, LayerCopy] = field(factory=dict[str, LayerCopy])
 
 
-def write_memory(memory: ContextMemory, encode: Callable[[object], object]) -> dict[str, Any]:
+def write_memory(memory: ContextMemory, encode: Callable[[object], object]) -> dict[str, object]:
     """A context's memory as JSON.
 
     Raises:

@@ -397,7 +397,7 @@ class AwaitedCall(Coroutine[Any, Any, Any]):
         self._block = None
         return self._made.__await__()
 
-    def send(self, value: Any, /) -> Any:
+    def send(self, value: object, /) -> object:
         """Go on with it; it counts as awaited."""
         self._block = None
         return self._made.send(value)
@@ -410,7 +410,7 @@ class AwaitedCall(Coroutine[Any, Any, Any]):
         """End it."""
         self._made.close()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith(("cr_", "gi_", "ag_", "_")) or getcoroutinestate(self._made) != CORO_CREATED:
             # What event loops and debuggers ask of whatever they run; and once it runs it was awaited.
             return getattr(self._made, name)
@@ -429,7 +429,7 @@ class _Entered(AbstractAsyncContextManager[Any, "bool | None"]):
     def __init__(self, made: AbstractAsyncContextManager[Any, bool | None], what: str, place: str) -> None:
         self._made, self._what, self._place = made, what, place
 
-    async def __aenter__(self) -> Any:
+    async def __aenter__(self) -> object:
         return await self._made.__aenter__()
 
     async def __aexit__(
@@ -454,7 +454,7 @@ class _Entered(AbstractAsyncContextManager[Any, "bool | None"]):
         )
 
 
-def not_a_value(made: CoroutineType[Any, Any, Any], what: str, *, path: tuple[str, ...] = ()) -> NotAwaited:
+def not_a_value(made: CoroutineType[object, object, object], what: str, *, path: tuple[str, ...] = ()) -> NotAwaited:
     """The error for a coroutine that is taken for a value.
 
     Args:
@@ -480,7 +480,7 @@ def must_enter(what: str) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
-        def noting(*args: Any, **kwargs: Any) -> Any:
+        def noting(*args: object, **kwargs: object) -> object:
             caller = _getframe(1)
             return _Entered(function(*args, **kwargs), what, f"{caller.f_code.co_filename}:{caller.f_lineno}")
 

@@ -561,7 +561,7 @@ class Subscription(Generic[EntryT]):
 class _BusListener(NamedTuple):
     hear: Callable[[Event], None]
     kinds: tuple[type[Event], ...] = ()
-    subscription: Subscription[Any] | None = None
+    subscription: Subscription[object] | None = None
 
 
 class Bus:

@@ -22,7 +22,7 @@ class GuardedSpan(Span):
     def __init__(self, span: Span) -> None:
         self._span = span
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         # What an SDK's span has besides, such as its attributes.
         return getattr(self._span, name)
 

@@ -776,7 +776,7 @@ def _refused_raw(item: Opaque, kind: str) -> str | None:
     return None
 
 
-def _raw(item: Opaque) -> dict[str, Any] | None:
+def _raw(item: Opaque) -> dict[str, object] | None:
     from noetic_py.core.codec.structure import parse
 
     try:

@@ -74,11 +74,11 @@ def reducer(function: Callable[[Any, Any, Any], Any], *, later: bool = False) ->
     return Reducer(getattr(function, "__name__", "reducer"), function, later)
 
 
-def _sum(base: Any, mine: Any, theirs: Any) -> Any:
+def _sum(base: Any, mine: Any, theirs: Any) -> object:
     return theirs + mine if base is None else theirs + (mine - base)
 
 
-def _union(base: Any, mine: Any, theirs: Any) -> Any:
+def _union(base: Any, mine: Any, theirs: Any) -> object:
     if isinstance(mine, Mapping):
         return by_key().apply(base, mine, theirs)
     if base is None:
@@ -86,17 +86,17 @@ def _union(base: Any, mine: Any, theirs: Any) -> Any:
     return (theirs | (mine - base)) - (base - mine)
 
 
-def _append(base: Any, mine: Any, theirs: Any) -> Any:
+def _append(base: object, mine: Any, theirs: Any) -> object:
     return theirs + mine if base is None else theirs + _added(base, mine)
 
 
-def _added(base: Any, value: Any) -> Any:
+def _added(base: Any, value: Any) -> object:
     if value[: len(base)] != base:
         raise Conflict("")
     return value[len(base) :]
 
 
-def _last(base: object, mine: object, theirs: object) -> Any:
+def _last(base: object, mine: object, theirs: object) -> object:
     return mine
 
 
@@ -152,12 +152,12 @@ def reducers_of(kind: Any) -> Mapping[str, Reducer]:
     return found
 
 
-def _hints(kind: Any) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, object]:
     try:
         return get_type_hints(kind, include_extras=True)
     except (NameError, TypeError):
         pass
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for base in reversed(kind.__mro__):
         # One by one, so that a name that is not there yet takes no reducer away from another field.
         for name, hint in get_annotations(base).items():
@@ -165,7 +165,7 @@ def _hints(kind: Any) -> dict[str, Any]:
     return found
 
 
-def _evaluated(hint: object, names: dict[str, object]) -> Any:
+def _evaluated(hint: object, names: dict[str, object]) -> object:
     def carrier() -> None: ...
 
     carrier.__annotations__ = {"it": hint}
@@ -200,7 +200,7 @@ def join_declared(base: object, mine: object, theirs: object) -> Any:
     return _with_parts(theirs, {name: value for name, value in made.items() if value is not _MISSING})
 
 
-def _one(base: object, mine: object, theirs: object, how: Reducer | None, where: str) -> Any:
+def _one(base: object, mine: object, theirs: object, how: Reducer | None, where: str) -> object:
     """One value of two; each may be missing."""
     if _same(mine, base):
         return theirs
@@ -222,7 +222,7 @@ def _same(one: object, other: object) -> bool:
     return one is other or (one is not _MISSING and other is not _MISSING and alike(one, other))
 
 
-def _joined(base: Any, mine: Any, theirs: Any, where: str) -> Any:
+def _joined(base: Any, mine: Any, theirs: Any, where: str) -> object:
     kind = class_of(mine)
     if class_of(theirs) is kind:
         before = base if class_of(base) is kind else _MISSING
@@ -269,7 +269,7 @@ def _has_parts(value: object) -> bool:
     )
 
 
-def _join_parts(base: object, mine: object, theirs: object, where: str) -> Any:
+def _join_parts(base: object, mine: object, theirs: object, where: str) -> object:
     """A mapping key by key, an object field by field."""
     keyed = isinstance(mine, (dict, StateBag))
     declared = reducers_of(class_of(mine))
@@ -286,7 +286,7 @@ def _join_parts(base: object, mine: object, theirs: object, where: str) -> Any:
     return _with_parts(theirs, made)
 
 
-def _with_parts(like: Any, parts: Mapping[str, Any]) -> Any:
+def _with_parts(like: object, parts: Mapping[str, object]) -> object:
     made: Any = copy.copy(like)
     if issubclass(class_of(made), (dict, StateBag)):
         for name in list(made):

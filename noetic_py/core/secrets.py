@@ -209,7 +209,7 @@ class Secret(Generic[V_co]):
         return found | {"writeOnly": True} | ({"format": "password"} if found.get("type") == "string" else {})
 
 
-def _wrapped(value: object) -> Secret[Any]:
+def _wrapped(value: object) -> Secret[object]:
     if value == MASK:
         raise ValueError(NOT_KEPT)
     return value if is_secret(value) else Secret(value)
@@ -263,7 +263,7 @@ def _as_json(value: object) -> Iterator[str]:
                 return
 
 
-def _parts_of(value: Any) -> Iterable[Any]:
+def _parts_of(value: object) -> Iterable[object]:
     """What a value is made of: of a mapping its values and what is no name of one, of an object its fields."""
     if is_mapping(value):
         return [*value.values(), *(key for key in value if not isinstance(key, str) or not _NAME.fullmatch(key))]
@@ -279,7 +279,7 @@ def _parts_of(value: Any) -> Iterable[Any]:
     fields = getattr(kind, "model_fields", None)
     if fields is None:
         return []
-    extra: Mapping[str, Any] | None = getattr(value, "model_extra", None)
+    extra: Mapping[str, object] | None = getattr(value, "model_extra", None)
     return [*(getattr(value, name) for name in fields), *(extra or {}).values()]
 
 

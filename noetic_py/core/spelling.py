@@ -75,7 +75,7 @@ def known_keywords(where: str) -> Callable[[F], F]:
         )
 
         @functools.wraps(function)
-        def checked(*args: object, **kwargs: object) -> Any:
+        def checked(*args: object, **kwargs: object) -> object:
             for name in kwargs:
                 if name not in known:
                     raise unknown_keyword(where, name, known - {"self"}, code="unknown-keyword")

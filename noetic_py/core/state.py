@@ -96,7 +96,7 @@ class Attributes:
 
     def __init__(self, given: Mapping[Any, object] | None = None) -> None:
         self._named: dict[str, object] = {}
-        self._typed: dict[type[Any], object] = {}
+        self._typed: dict[type[object], object] = {}
         for key, value in (given or {}).items():
             self[key] = value
 
@@ -441,7 +441,7 @@ def share_state(state: object, how: Share) -> Any:
         ) from error
 
 
-def _copy_flat(state: object) -> Any:
+def _copy_flat(state: object) -> object:
     """A deep copy of a state that holds nothing that can change, which is most of them; `None` for all others.
 
     It is made the way `deepcopy` would make it, without the walk: a class that has its own way is left to `deepcopy`.
@@ -457,7 +457,7 @@ def _copy_flat(state: object) -> Any:
     return _refilled(_NEW(kind), contents)
 
 
-def _refilled(made: Any, contents: dict[str, Any]) -> Any:
+def _refilled(made: Any, contents: dict[str, object]) -> object:
     if hasattr(made, "__setstate__"):
         made.__setstate__(contents)
     else:
@@ -465,7 +465,7 @@ def _refilled(made: Any, contents: dict[str, Any]) -> Any:
     return made
 
 
-def _plain_contents(state: Any, kind: Any) -> dict[str, Any] | None:
+def _plain_contents(state: object, kind: Any) -> dict[str, object] | None:
     """What an object needs besides its class to be made again; `None` where the class has a way of its own."""
     if hasattr(kind, "__deepcopy__") or kind in copyreg.dispatch_table:
         return None
@@ -501,7 +501,7 @@ class SavedState:
     __slots__ = ("_originals", "copied")
 
     def __init__(self, state: Any) -> None:
-        self._originals: dict[int, Any] = {}
+        self._originals: dict[int, object] = {}
         memo: dict[int, Any] = {}
         try:
             self.copied = None if isinstance(state, _ATOMS) else _copy_flat(state)
@@ -521,7 +521,7 @@ class SavedState:
         else:
             restore_state(target, copy_state(self.copied))
 
-    def _back(self, part: object, done: dict[int, object]) -> Any:
+    def _back(self, part: object, done: dict[int, object]) -> object:
         """The object that a part is the copy of, as it was; where that cannot be filled, another copy."""
         if part.__class__ in _FLAT:
             return part
@@ -535,7 +535,7 @@ class SavedState:
         self._fill(original, part, done)
         return original
 
-    def _fill(self, original: Any, part: Any, done: dict[int, Any]) -> None:
+    def _fill(self, original: Any, part: Any, done: dict[int, object]) -> None:
         kind = class_of(part)
         if issubclass(kind, dict):
             entries = [(self._back(key, done), self._back(value, done)) for key, value in part.items()]
@@ -714,7 +714,7 @@ class _ShownObject:
     def __init__(self, shown: object) -> None:
         object.__setattr__(self, "_shown", shown)
 
-    def __getattribute__(self, name: str) -> Any:
+    def __getattribute__(self, name: str) -> object:
         shown = object.__getattribute__(self, "_shown")
         found = getattr(shown, name)
         # What Python asks of an object, such as a copy, it asks of the one that is shown.
@@ -743,8 +743,8 @@ _OPERATORS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def _shown_by(function: Callable[..., object]) -> Callable[..., Any]:
-    def of(self: _ShownObject, *arguments: object) -> Any:
+def _shown_by(function: Callable[..., object]) -> Callable[..., object]:
+    def of(self: _ShownObject, *arguments: object) -> object:
         return function(object.__getattribute__(self, "_shown"), *arguments)
 
     return of

@@ -43,7 +43,7 @@ Other: TypeAlias = Callable[[Any], Any]
 Copier: TypeAlias = Callable[[Any, Other], Any]
 
 
-def copy_value(value: Any) -> Any:
+def copy_value(value: object) -> Any:
     """A value of its own: equal, and independent of whatever is done to the original.
 
     Raises:
@@ -99,11 +99,11 @@ def copier_of(value: object) -> Other:
     return copy_private
 
 
-def _itself(value: Any) -> Any:
+def _itself(value: object) -> object:
     return value
 
 
-def alike(one: Any, other: Any) -> bool:
+def alike(one: object, other: object) -> bool:
     """Whether two values hold the same, of the same classes; also where a class does not say when two are equal."""
     return _alike(one, other, set())
 
@@ -150,7 +150,7 @@ def separate_state(state: Any) -> None:
                 object.__setattr__(state, name, own)
 
 
-def _once(value: Any, seen: set[int]) -> bool:
+def _once(value: object, seen: set[int]) -> bool:
     """Whether nothing that can change stands in a value twice, or among what was seen before."""
     kind = value.__class__
     if kind in ATOMS:
@@ -166,7 +166,7 @@ def _once(value: Any, seen: set[int]) -> bool:
     return held is None or all(_once(part, seen) for part in held(value))
 
 
-def _copied(value: Any, kind: Any, other: Other) -> Any:
+def _copied(value: object, kind: object, other: Other) -> Any:
     make = _copier(kind)
     return value if make is None else make(value, other)
 
@@ -179,15 +179,15 @@ def _copier(kind: Any) -> Copier | None:
         return make
 
 
-def _parts(values: Iterable[Any], other: Other) -> list[Any]:
+def _parts(values: Iterable[object], other: Other) -> list[Any]:
     return [each if (kind := each.__class__) in ATOMS else _copied(each, kind, other) for each in values]
 
 
-def _same(one: Iterable[Any], other: Iterable[Any]) -> bool:
+def _same(one: Iterable[object], other: Iterable[object]) -> bool:
     return all(a is b for a, b in zip(one, other, strict=True))
 
 
-def _tuple(value: tuple[Any, ...], other: Other) -> tuple[Any, ...]:
+def _tuple(value: tuple[object, ...], other: Other) -> tuple[object, ...]:
     if ATOMS.issuperset(map(type, value)):
         return value
     parts = _parts(value, other)
@@ -195,7 +195,7 @@ def _tuple(value: tuple[Any, ...], other: Other) -> tuple[Any, ...]:
         return value
     kind: Any = value.__class__
     make: Any = kind._make if hasattr(kind, "_make") else kind
-    made: tuple[Any, ...] = make(parts)
+    made: tuple[object, ...] = make(parts)
     return made
 
 
@@ -206,21 +206,21 @@ def _dict(value: dict[Any, Any], other: Other) -> dict[Any, Any]:
     return copied if ATOMS.issuperset(map(type, copied)) else _keyed(copied, other)
 
 
-def _keyed(value: dict[Any, Any], other: Other) -> dict[Any, Any]:
+def _keyed(value: dict[object, object], other: Other) -> dict[object, object]:
     """A dict whose keys are copied: an object that can change may be a key, where it is equal to itself only."""
     return dict(zip(_parts(value, other), value.values(), strict=True))
 
 
 # Of the class `dict` itself, as a subclass may count or convert what is read or written.
-def _items(value: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
+def _items(value: dict[object, object]) -> Iterable[tuple[object, object]]:
     return dict[Any, Any].items(value)
 
 
-def _entries(value: dict[Any, Any]) -> Iterable[Any]:
+def _entries(value: dict[object, object]) -> Iterable[object]:
     return chain(dict[Any, Any].keys(value), dict[Any, Any].values(value))
 
 
-def _mapping(value: Any, other: Other) -> Any:
+def _mapping(value: Any, other: Other) -> object:
     """Of a class of its own: its default factory and its attributes are kept."""
     made = _with_attributes(copy.copy(value), other)
     entries = _dict(dict(_items(value)), other)
@@ -230,14 +230,14 @@ def _mapping(value: Any, other: Other) -> Any:
     return made
 
 
-def _sequence(value: Any, other: Other) -> Any:
+def _sequence(value: Any, other: Other) -> object:
     made = _with_attributes(copy.copy(value), other)
     for index, part in enumerate(value):
         made[index] = _copied(part, part.__class__, other)
     return made
 
 
-def _set(value: Any, other: Other) -> Any:
+def _set(value: Any, other: Other) -> object:
     made = _with_attributes(copy.copy(value), other)
     if not ATOMS.issuperset(map(type, value)):
         parts = _parts(value, other)
@@ -246,24 +246,24 @@ def _set(value: Any, other: Other) -> Any:
     return made
 
 
-def _frozenset(value: frozenset[Any], other: Other) -> frozenset[Any]:
+def _frozenset(value: frozenset[object], other: Other) -> frozenset[object]:
     if ATOMS.issuperset(map(type, value)):
         return value
     parts = _parts(value, other)
     kind: Any = value.__class__
-    made: frozenset[Any] = value if _same(value, parts) else kind(parts)
+    made: frozenset[object] = value if _same(value, parts) else kind(parts)
     return made
 
 
-def _proxy(value: Any, other: Other) -> Any:
+def _proxy(value: Any, other: Other) -> object:
     return MappingProxyType(_dict(dict(value), other))
 
 
-def _shallow(value: Any, other: Other) -> Any:
+def _shallow(value: object, other: Other) -> object:
     return _with_attributes(copy.copy(value), other)
 
 
-def _with_attributes(made: Any, other: Other) -> Any:
+def _with_attributes(made: object, other: Other) -> Any:
     """A copy of a container, with copies of the attributes that a class of its own gave it."""
     own: dict[str, Any] | None = getattr(made, "__dict__", None)
     if own:
@@ -271,7 +271,7 @@ def _with_attributes(made: Any, other: Other) -> Any:
     return made
 
 
-def _fields(value: Any, other: Other) -> Any:
+def _fields(value: object, other: Other) -> Any:
     """An object that can change, with what its fields hold."""
     made = copy.copy(value)
     for name, part in state_fields(value).items():
@@ -280,7 +280,7 @@ def _fields(value: Any, other: Other) -> Any:
     return made
 
 
-def _frozen(value: Any, other: Other) -> Any:
+def _frozen(value: object, other: Other) -> object:
     """An object that cannot change: itself, unless one of its fields holds something that can."""
     fields = state_fields(value)
     if ATOMS.issuperset(map(type, fields.values())) or _same(fields.values(), _parts(fields.values(), other)):
@@ -293,15 +293,15 @@ def _bag(value: StateBag, other: Other) -> StateBag:
     return made
 
 
-def _deep(value: Any, other: Other) -> Any:
+def _deep(value: object, other: Other) -> object:
     return copy.deepcopy(value)
 
 
-def _other(value: Any, other: Other) -> Any:
+def _other(value: object, other: Other) -> object:
     return other(value)
 
 
-def _coroutine(value: Any, other: Other) -> Any:
+def _coroutine(value: Any, other: Other) -> object:
     raise not_a_value(value, "a value of a step is or holds")
 
 
@@ -379,7 +379,7 @@ def size_of(value: object) -> int:
     total = 0.0
     seen: set[int] = set()
     # Each part, and how many entries it stands for.
-    parts: list[tuple[Any, float]] = [(value, 1.0)]
+    parts: list[tuple[object, float]] = [(value, 1.0)]
     while parts and len(seen) < _MOST_PARTS:
         part, weight = parts.pop()
         if id(part) in seen or isinstance(part, _SHARED):
@@ -394,7 +394,7 @@ def size_of(value: object) -> int:
     return int(total + sum(weight * _own_size(part) for part, weight in parts))
 
 
-def _own_size(value: Any) -> int:
+def _own_size(value: object) -> int:
     if isinstance(value, memoryview):
         return value.nbytes
     try:
@@ -403,7 +403,7 @@ def _own_size(value: Any) -> int:
         return _UNKNOWN
 
 
-def _parts_of(value: Any) -> tuple[Iterator[Any], int]:
+def _parts_of(value: Any) -> tuple[Iterator[object], int]:
     """Some of what an object refers to, and how many entries these are a sample of."""
     kind: Any = value.__class__
     if issubclass(kind, list | tuple):
@@ -419,7 +419,7 @@ def _parts_of(value: Any) -> tuple[Iterator[Any], int]:
 
 
 @lru_cache(maxsize=1024)
-def _slots_of(kind: type[Any]) -> tuple[str, ...]:
+def _slots_of(kind: type[object]) -> tuple[str, ...]:
     """The names of an object's fields that are not in a `__dict__`."""
     names: list[str] = []
     for base in kind.__mro__:

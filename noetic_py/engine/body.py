@@ -27,12 +27,12 @@ SHIELD_TIMEOUT = 10.0
 """Seconds for which a shielded body may go on after it was cancelled."""
 
 
-async def shielded(frame: Frame, work: Callable[[], Awaitable[Any]]) -> Any:
+async def shielded(frame: Frame, work: Callable[[], Awaitable[object]]) -> object:
     """Run a body shielded from cancellation from outside; the caller is cancelled at its next wait after this returns.
 
     After `SHIELD_TIMEOUT` seconds the body is cancelled, and its outcome is unknown.
     """
-    outcome: list[Any] = []
+    outcome: list[object] = []
     failure: BaseException | None = None
     async with anyio.create_task_group() as group:
         listener = _Listener(frame)
@@ -93,7 +93,7 @@ LIMIT: Final = 1.0
 """Seconds that a body may hold the event loop."""
 
 
-def first_stretch(frame: Frame, context: Context, work: Any, around: Frame | None) -> Any:
+def first_stretch(frame: Frame, context: Context, work: Any, around: Frame | None) -> object:
     """Begin a body and time it up to its first await; gives what it waits for, or `DONE`.
 
     Args:
@@ -191,20 +191,20 @@ def go_on(frame: Frame, context: Context, work: Any, waits: Any) -> Generator[An
         run.running_since = now
 
 
-def _resume(work: Any, sent: Any, thrown: BaseException | None) -> Any:
+def _resume(work: Any, sent: object, thrown: BaseException | None) -> object:
     try:
         return work.send(sent) if thrown is None else work.throw(thrown)
     except StopIteration:
         return DONE
 
 
-async def call_apart(frame: Frame, function: Callable[..., Any], *args: Any) -> Any:
+async def call_apart(frame: Frame, function: Callable[..., object], *args: object) -> Any:
     """Call a function that decides something for a step, sync or async, as a body is called.
 
     Raises:
         Exception: What it has raised; an unrequested cancellation is a failure of its.
     """
-    found: list[Any] = []
+    found: list[object] = []
 
     async def work() -> None:
         CURRENT.set(frame)

@@ -228,7 +228,7 @@ class Detached:
             self._outcome = self._result(output, error)
             self.done.set()
 
-    def _result(self, output: Any, error: NoeticError | None) -> AnyResult:
+    def _result(self, output: object, error: NoeticError | None) -> AnyResult:
         status, reason = _ending(self.path, output, error, self.child.stop)
         valid = _valid(self._run.journal, self.path, len(self._run.journal)) if status == "completed" else ()
         asked = asked_in(valid, self.path)
@@ -349,7 +349,7 @@ def _around(x: Execution) -> list[Execution]:
 
 
 def _ending(
-    path: tuple[str, ...], output: Any, error: NoeticError | None, stop: Control | None
+    path: tuple[str, ...], output: object, error: NoeticError | None, stop: Control | None
 ) -> tuple[RunStatus, str | None]:
     """How it ended, and why; an abort below it that was not handled is a failure like any other."""
     if error is None:
@@ -387,7 +387,7 @@ def external_handle(run: Run, channel: AnyChannel) -> ChannelHandle[Any]:
     return run.in_its_thread(partial(_open, run, channel))
 
 
-def _open(run: Run, channel: AnyChannel) -> ChannelHandle[Any]:
+def _open(run: Run, channel: AnyChannel) -> ChannelHandle[object]:
     live: LiveChannel = run.channels.live(channel)
     if not channel.external:
         raise ConfigError(
@@ -495,7 +495,7 @@ def _layer_states(decided: Mapping[str, Any], parent: Frame, codec: Codec) -> La
     return layer_states
 
 
-def _state(decided: Mapping[str, Any], kind: type[Any], codec: Codec) -> Any:
+def _state(decided: Mapping[str, Any], kind: type[object], codec: Codec) -> Any:
     """The state that it was started with, when that is plain, or of the class that its starter's has.
 
     Raises:

@@ -76,7 +76,7 @@ _NO_SPAN = nullcontext()
 _BREATHE = 127
 
 
-async def execute(step: AnyStep, value: Any, parent: Frame, name: str, scope: ContextScope | None = None) -> Any:
+async def execute(step: AnyStep, value: object, parent: Frame, name: str, scope: ContextScope | None = None) -> Any:
     """Run a step as a child of `parent`, at frame `name`, in the parent's scope or in a new one."""
     x = parent.x
     run = x.run
@@ -128,7 +128,7 @@ async def execute(step: AnyStep, value: Any, parent: Frame, name: str, scope: Co
     return output
 
 
-def _body(frame: Frame, body: Body, value: Any, bare: Bare) -> Generator[Any, Any, None]:
+def _body(frame: Frame, body: Body, value: object, bare: Bare) -> Generator[object, object, None]:
     """A body, in the context that it has to itself; what it gives is left in the frame, which costs the least."""
     CURRENT.set(frame)
     frame.running = frame.on_stack = True
@@ -137,7 +137,7 @@ def _body(frame: Frame, body: Body, value: Any, bare: Bare) -> Generator[Any, An
     else:
         work = (_logged if frame.x.run.verbose else _guarded)(body, value, frame)
     # Typed as what `coroutine` below makes of it: a generator may wait for a coroutine then.
-    waits: Generator[Any, Any, Any] = work  # type: ignore[assignment]
+    waits: Generator[object, object, object] = work  # type: ignore[assignment]
     output = yield from waits
     calls = frame.calls
     ended = calls is None or (calls[0].cr_frame is None and calls[3] is None)
@@ -148,7 +148,7 @@ def _body(frame: Frame, body: Body, value: Any, bare: Bare) -> Generator[Any, An
 _inside: Callable[[Frame, Body, Any, Bare], Any] = coroutine(_body)
 
 
-async def _further_attempts(frame: Frame, body: Body, value: Any, error: BaseException, own: bool) -> Any:
+async def _further_attempts(frame: Frame, body: Body, value: object, error: BaseException, own: bool) -> object:
     """A body has raised: run it again for as long as its step's `retry` says, and give what it gives at last."""
     step, bus, first = frame.step, frame.x.run.bus, error
     if isinstance(error, (TypeError, AttributeError, ValueError, LookupError)) and step.body is not None:
@@ -168,12 +168,12 @@ async def _further_attempts(frame: Frame, body: Body, value: Any, error: BaseExc
             error = another
 
 
-def _given(step: AnyStep, value: Any) -> Any:
+def _given(step: AnyStep, value: object) -> object:
     """What a body gets of its step's input: a function of a user's gets a value of its own."""
     return value if step.body is None else copy_value(value)
 
 
-def _handed_on(frame: Frame, output: Any) -> Any:
+def _handed_on(frame: Frame, output: object) -> object:
     """What a step gives: of what a function of a user's has returned, a value of its own."""
     _check_end(frame, output)
     # In a durable run it has been read from the step's record already.
@@ -182,7 +182,7 @@ def _handed_on(frame: Frame, output: Any) -> Any:
 
 
 async def _before(
-    step: AnyStep, value: Any, parent: Frame, name: str, scope: ContextScope
+    step: AnyStep, value: object, parent: Frame, name: str, scope: ContextScope
 ) -> replay.ReplayedOutput | None:
     """What comes before a step now and then, and always in a durable run: what its journal says of the step."""
     run = parent.x.run
@@ -241,7 +241,7 @@ async def _breathe(x: Execution) -> None:
         node = None if node.frame is None or node.frame.up is None else node.frame.up.x
 
 
-async def _guarded(body: Body, value: Any, frame: Frame) -> Any:
+async def _guarded(body: Body, value: object, frame: Frame) -> object:
     """Run a body on its step's own input, under its own timeout, budget and span."""
     step = frame.step
     if step.bound is not None:
@@ -278,7 +278,7 @@ async def _guarded(body: Body, value: Any, frame: Frame) -> Any:
     return output
 
 
-async def _logged(body: Body, value: Any, frame: Frame) -> Any:
+async def _logged(body: Body, value: object, frame: Frame) -> object:
     """Run a body, and say in the log when it begins and when it has ended."""
     log("steps", DEBUG, "%s step started", frame.step.kind, where=frame.where)
     output = await _guarded(body, value, frame)
@@ -286,7 +286,7 @@ async def _logged(body: Body, value: Any, frame: Frame) -> Any:
     return output
 
 
-def _check_end(frame: Frame, output: Any) -> None:
+def _check_end(frame: Frame, output: object) -> None:
     """A body has come to its end: refuse what is no value, calls left behind, and memory that was only to be read."""
     if frame.busy is not None:
         # A task that begins to run while its body's own code is still running, as eager tasks do, may call steps.
@@ -297,7 +297,7 @@ def _check_end(frame: Frame, output: Any) -> None:
         check_shown(frame)
 
 
-async def _limited(frame: Frame, body: Body, value: Any) -> Any:
+async def _limited(frame: Frame, body: Body, value: object) -> object:
     """Run a body under its step's own budget and timeout."""
     budget = frame.step.budget
     if budget is None:
@@ -339,7 +339,7 @@ def close_lease(frame: Frame) -> None:
         frame.own_lease = None
 
 
-async def _timed(frame: Frame, body: Body, value: Any) -> Any:
+async def _timed(frame: Frame, body: Body, value: object) -> object:
     seconds = frame.step.timeout
     if seconds is None:
         return await body(value, frame)
@@ -364,7 +364,7 @@ def _span(frame: Frame, tracer: Tracer) -> Generator[None]:
         yield
 
 
-async def under_budget(frame: Frame, budget: Budget, body: Callable[[], Awaitable[Any]]) -> Any:
+async def under_budget(frame: Frame, budget: Budget, body: Callable[[], Awaitable[object]]) -> object:
     """Run a body below the frame's own lease; when that is spent, the budget's wrap-up step gives the value."""
     lease = frame.lease
     try:
@@ -381,7 +381,7 @@ async def under_budget(frame: Frame, budget: Budget, body: Callable[[], Awaitabl
 
 def open_wrap_up(
     frame: Frame, lease: BudgetLease, step: AnyStep, error: BudgetExceeded | None
-) -> tuple[BudgetLease, Callable[[], Awaitable[Any]]]:
+) -> tuple[BudgetLease, Callable[[], Awaitable[object]]]:
     """Put a frame on the reserve of its spent lease, and say how to run the wrap-up step there."""
     run = frame.x.run
     wrap_up = frame.wrap_up = frame.lease = lease.open_wrap_up(run.runtime.monotonic())
@@ -392,7 +392,7 @@ def open_wrap_up(
     return wrap_up, lambda: execute(step, None, frame, "wrap_up")
 
 
-async def _until_deadline(frame: Frame, lease: BudgetLease, body: Callable[[], Awaitable[Any]]) -> Any:
+async def _until_deadline(frame: Frame, lease: BudgetLease, body: Callable[[], Awaitable[object]]) -> object:
     if lease.budget is None or lease.budget.seconds is None or lease.deadline is None:
         return await body()
     seconds = lease.budget.seconds
@@ -571,7 +571,7 @@ def _note_left(frame: Frame, failure: NoeticError) -> None:
         left[2][scope] = _state_left(frame)[1]
 
 
-def _state_left(frame: Frame) -> tuple[Any, LayerStates]:
+def _state_left(frame: Frame) -> tuple[object, LayerStates]:
     """The state as finished steps left it: without what the bodies around the failure have not written either."""
     state = frame.scope.state
     left, layer_states = None, frame.scope.layer_states
@@ -626,7 +626,7 @@ def forget_loop_stops(frame: Frame, path: tuple[str, ...], *, below: bool = True
         node = node.up
 
 
-async def call_from_body(frame: Frame, step: AnyStep, value: object) -> Any:
+async def call_from_body(frame: Frame, step: AnyStep, value: object) -> object:
     """A body calls a step: one at a time, and in the body's own task."""
     occurrences = frame.occurrences
     if occurrences is None:

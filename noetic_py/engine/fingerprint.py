@@ -37,7 +37,7 @@ from noetic_py.steps.tool import ToolSpec
 from noetic_py.until import Predicate
 
 
-def declared_input(step: AnyStep) -> Any:
+def declared_input(step: AnyStep) -> object:
     """The type that a step's input is declared to have, `object` where none is declared."""
     function, entry = function_of(step), entry_of(step)
     if function is not None:
@@ -51,7 +51,7 @@ def _giving(step: AnyStep) -> AnyStep:
     return step if last is None else _giving(last)
 
 
-def expected_output(step: AnyStep) -> Any:
+def expected_output(step: AnyStep) -> object:
     """The type that a flow's value has to have, `object` where none is declared."""
     spec = _giving(step).spec
     if isinstance(spec, ModelSpec) and spec.validate is None:
@@ -59,7 +59,7 @@ def expected_output(step: AnyStep) -> Any:
     return declared_output(step)
 
 
-def declared_output(step: AnyStep) -> Any:
+def declared_output(step: AnyStep) -> object:
     """The type that a step's output is declared to have, `object` where none is declared."""
     step = _giving(step)
     spec, function = step.spec, function_of(step)
@@ -69,7 +69,7 @@ def declared_output(step: AnyStep) -> Any:
     return spec.outputs[0] if isinstance(spec, ModelSpec) and len(spec.outputs) == 1 else object
 
 
-def read_as(kind: Any, tree: Any, codec: Codec) -> Any:
+def read_as(kind: object, tree: object, codec: Codec) -> object:
     """A value of the type that its place declares; of its own classes, where it does not keep to that.
 
     Raises:
@@ -84,7 +84,7 @@ def read_as(kind: Any, tree: Any, codec: Codec) -> Any:
             raise error from None
 
 
-def one_value(given: Any, read: Any, tree: Any) -> Any:
+def one_value(given: object, read: object, tree: object) -> object:
     """The value that this process goes on with, which is the one that a process that resumes the run reads.
 
     Args:
@@ -100,13 +100,13 @@ def one_value(given: Any, read: Any, tree: Any) -> Any:
     return own if b'"$":"secret"' in dump(tree) else read
 
 
-def _input_of(function: Any) -> Any:
+def _input_of(function: Any) -> object:
     hints = _hints(function)
     parameters = list(inspect.signature(function).parameters)
     return hints.get(parameters[0], object) if parameters else object
 
 
-def without_handoffs(kind: Any) -> Any:
+def without_handoffs(kind: object) -> object:
     """What a step gives at last, when its annotation names handoffs besides."""
     if get_origin(kind) is Handoff:
         return get_args(kind)[0]
@@ -116,7 +116,7 @@ def without_handoffs(kind: Any) -> Any:
     return Union[parts] if parts else object  # noqa: UP007 # of a tuple that is only known here
 
 
-def types_in(*kinds: Any) -> list[type]:
+def types_in(*kinds: object) -> list[type]:
     """Every class that some types name, those inside of them too; of two with one name the first."""
     found: dict[str, type] = {}
     for kind in kinds:
@@ -124,12 +124,12 @@ def types_in(*kinds: Any) -> list[type]:
     return list(found.values())
 
 
-def known_types(step: AnyStep, *more: Any) -> list[type]:
+def known_types(step: AnyStep, *more: object) -> list[type]:
     """Every class that the flow's annotations name, those inside of them too; of two with one name the first."""
     return types_in(*more, *_annotated(step, set()))
 
 
-def _annotated(step: AnyStep, seen: set[int]) -> Iterator[Any]:
+def _annotated(step: AnyStep, seen: set[int]) -> Iterator[object]:
     if id(step) in seen:
         return
     seen.add(id(step))
@@ -149,7 +149,7 @@ def _annotated(step: AnyStep, seen: set[int]) -> Iterator[Any]:
         yield from _annotated(child, seen)
 
 
-def _collect(kind: Any, found: dict[str, type], seen: set[int]) -> None:
+def _collect(kind: object, found: dict[str, type], seen: set[int]) -> None:
     if id(kind) in seen:
         return
     seen.add(id(kind))
@@ -171,7 +171,7 @@ def _is_class(kind: object) -> TypeIs[type[Any]]:
     return isinstance(kind, type)
 
 
-def _hints(holder: Any) -> dict[str, Any]:
+def _hints(holder: object) -> dict[str, object]:
     try:
         return get_type_hints(holder, include_extras=True)
     except Exception:  # noqa: BLE001 # a name that cannot be resolved: the value is read by its own marks
@@ -247,7 +247,7 @@ def _is_filled(cell: Any) -> bool:
         return False
 
 
-def _worth(values: Iterable[object], function: Any) -> Iterator[object]:
+def _worth(values: Iterable[object], function: object) -> Iterator[object]:
     for value in values:
         if inspect.isfunction(value):
             # The library and what it is made of name no steps of the flow.
@@ -382,7 +382,7 @@ def _of_object(value: Any) -> Iterator[str]:
         yield from _of_parts(value)
 
 
-def _counts(field: Any, value: Any) -> bool:
+def _counts(field: Any, value: object) -> bool:
     """Whether a field is part of what a definition is: limits of what runs at once change nothing of what comes out.
 
     An option that earlier releases did not know counts where it is given, so that their flows stay what they were.
@@ -392,7 +392,7 @@ def _counts(field: Any, value: Any) -> bool:
     return "added" not in field.metadata or bool(getattr(value, field.name) != field.default)
 
 
-def _of_parts(value: Any) -> Iterator[str]:
+def _of_parts(value: object) -> Iterator[str]:
     kind: Any = value.__class__
     names: list[str] = []
     if kind is partial:

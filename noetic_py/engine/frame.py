@@ -145,12 +145,12 @@ class Frame(Context[Any, Any]):
     # Most steps never need most of these: a class default costs a step nothing.
     attempt = 1
     has_base = False
-    base: Any = None
+    base: object = None
     saved: Any = None
     base_layer_states: LayerStates = NO_LAYER_STATES
     saved_layer_states: LayerStates = NO_LAYER_STATES
     # The layers as the step has them, once it has asked; and what it was given of their states, by scope and layer.
-    bundle: Any = None
+    bundle: object = None
     busy: str | None = None
     control: Control | None = None
     occurrences: dict[str, int] | None = None
@@ -178,12 +178,12 @@ class Frame(Context[Any, Any]):
     node: Node | None = None
     visited: set[str] | None = None
     # In a durable run: the cancel scope in which the body began; and which of its calls were cancelled, and by what.
-    around: Any = None
-    cuts: list[tuple[str, list[Any]]] | None = None
+    around: object = None
+    cuts: list[tuple[str, list[object]]] | None = None
     # In a durable run: a digest of the input as the step was given it; the last child's name, its output and the stored
     # form of that; the record that is about to be committed; messages taken.
     digest: str | None = None
-    last_output: tuple[str, Any, Any] | None = None
+    last_output: tuple[str, object, object] | None = None
     takes: list[tuple[str, ...]] | None = None
     own_span: Span | None = None
     # Of a chain of handoffs what its step in flight is shown of the conversation before, and where that ends.
@@ -230,7 +230,7 @@ class Frame(Context[Any, Any]):
         self.running = self.on_stack = False
         self.clean = True
         # What the body has given.
-        self.output: Any = None
+        self.output: object = None
         # Calls of steps that may not have been awaited, the latest first; see `body`.
         self.calls: Calls | None = None
         self.shown: dict[tuple[int, str], Any] | None = None
@@ -267,7 +267,7 @@ class Frame(Context[Any, Any]):
         self.loop_stops = [*(self.loop_stops or ()), (value, path)]
 
     @property
-    def handover(self) -> Any:
+    def handover(self) -> object:
         """To whom a hook hands over in this step's place; `None` when none does."""
         return self.loop_stops[-1][0] if self.loop_stops and self.kind.hands_over else None
 
@@ -351,7 +351,7 @@ _NO_SCOPE = -1
 """What has cancelled a call was no scope, as `asyncio.timeout` is none."""
 
 
-def innermost() -> Any:
+def innermost() -> object:
     """The cancel scope in which a body begins; those that it opens are inside of it."""
     return next(iter(_scopes()), None)
 

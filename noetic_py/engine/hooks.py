@@ -138,11 +138,11 @@ _LARGEST = MAX_ITEM_BYTES // 8
 # ------------------------------------------------------------------------------------------------------- the answer
 
 
-def rules_for(frame: Frame, tool: AnyTool) -> list[dict[str, Any]] | None:
+def rules_for(frame: Frame, tool: AnyTool) -> list[dict[str, object]] | None:
     """What the permission layers of a call say of its tool, for taking an answer without the flow's code."""
     from noetic_py.engine.layers.handles import Live
 
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, object]] = []
     for layer in frame.x.layers.by_id.values():
         if answers(type(layer), "call_rules") and layer.id in frame.scope.layer_states:
             bound: AnyLayer = layer.bound(Live(frame, layer, reads=True))
@@ -291,7 +291,7 @@ async def _compact(frame: Frame, asked: Compact) -> None:
     await compact(asked.summary, asked.keep)
 
 
-def hand_over(frame: Frame, asked: HandOff | Handoff[Any]) -> None:
+def hand_over(frame: Frame, asked: HandOff | Handoff[object]) -> None:
     """Ask the nearest step that may hand over to do so, and the loops on the way to end.
 
     Raises:
@@ -344,7 +344,7 @@ def _hooks(frame: Frame, event: HookEvent, tags: frozenset[str], more: Sequence[
     return [each for each in found if each.event == event and each.holds_for(tags)]
 
 
-async def _call(frame: Frame, hook: AnyHook, *subject: Any) -> tuple[Any, Effects]:
+async def _call(frame: Frame, hook: AnyHook, *subject: object) -> tuple[object, Effects]:
     """Call a hook, and do what it has asked for; gives what it has returned.
 
     Raises:
@@ -458,7 +458,7 @@ async def before_tool(frame: Frame, received: Received) -> Received | FunctionCa
     return received
 
 
-async def after_tool(frame: Frame, call: FunctionCall, output: FunctionCallOutput, tool: Any) -> FunctionCallOutput:
+async def after_tool(frame: Frame, call: FunctionCall, output: FunctionCallOutput, tool: object) -> FunctionCallOutput:
     """The output as hooks want the conversation to have it."""
     for hook in _of_tool(frame, "after_tool", tool):
         made, effects = await _call(frame, hook, call, output)
@@ -493,7 +493,7 @@ def with_hooks(body: Body) -> Body:
     return partial(_between_hooks, body)
 
 
-async def _between_hooks(body: Body, value: Any, frame: Frame) -> Any:
+async def _between_hooks(body: Body, value: object, frame: Frame) -> object:
     step = frame.step
     call = StepCall(step.id, step.kind, step.tags, copy_value(value), frame.attempt)
     for hook in _hooks(frame, "before_step", step.tags):
@@ -519,7 +519,7 @@ def rounds_with_hooks(frame: Frame) -> Callable[[AnyStep, Any, Frame, str], Awai
     return partial(_round, hooks) if hooks else execute
 
 
-async def _round(hooks: Sequence[AnyHook], body: AnyStep, value: Any, frame: Frame, name: str) -> Any:
+async def _round(hooks: Sequence[AnyHook], body: AnyStep, value: object, frame: Frame, name: str) -> object:
     """Run a loop's body, and then the hooks, in a recorded step of the engine's own: a run that goes on calls none."""
     output = await execute(body, value, frame, name)
     last, index = frame.last_output, int(name[len(body.id) + 1 : -1])
@@ -535,7 +535,7 @@ async def _after_round(hooks: Sequence[AnyHook], done: Round, frame: Frame) -> N
         await _notify(frame, hook, done)
 
 
-async def _notify(frame: Frame, hook: AnyHook, *subject: Any) -> None:
+async def _notify(frame: Frame, hook: AnyHook, *subject: object) -> None:
     """Call a hook that has nothing to give."""
     made, _ = await _call(frame, hook, *subject)
     if made is not None:

@@ -23,11 +23,11 @@ class Shared:
     state: bool
 
 
-async def _no_interpreter(value: Any, frame: Any) -> Any:
+async def _no_interpreter(value: object, frame: Any) -> object:
     raise TypeError(f"{frame.step!r} has no body of its own")
 
 
-def _itself(value: Any) -> Any:
+def _itself(value: object) -> object:
     return value
 
 

@@ -21,7 +21,7 @@ Written = Sequence[tuple[str, ContextScope]]
 """What paths have written, by their names, in their order."""
 
 
-def join_states(target: Any, paths: Written, path: tuple[str, ...]) -> None:
+def join_states(target: object, paths: Written, path: tuple[str, ...]) -> None:
     """Apply to `target`, which all paths began with, what each path has changed.
 
     Raises:
@@ -34,7 +34,7 @@ def join_states(target: Any, paths: Written, path: tuple[str, ...]) -> None:
         restore_state(target, _all_joined(copy_state(target), touched, join, "state", path, _STATE_HINT))
 
 
-def join_declared(target: Any, paths: Written, path: tuple[str, ...]) -> None:
+def join_declared(target: object, paths: Written, path: tuple[str, ...]) -> None:
     """The same of the fields alone that have a reducer.
 
     Raises:
@@ -44,7 +44,7 @@ def join_declared(target: Any, paths: Written, path: tuple[str, ...]) -> None:
     restore_state(target, _all_joined(copy_state(target), touched, join_declared_fields, "state", path, _STATE_HINT))
 
 
-def lost_fields(base: Any, paths: Written, joined: Collection[str]) -> dict[str, list[str]]:
+def lost_fields(base: object, paths: Written, joined: Collection[str]) -> dict[str, list[str]]:
     """The fields of the state that paths have changed, but for those that are joined; with the names of the paths."""
     before = state_fields(base)
     lost: dict[str, list[str]] = {}
@@ -95,13 +95,13 @@ def merged(layer: AnyLayer, base: Any, mine: Any, theirs: Any) -> Any:
 
 
 def _all_joined(
-    base: Any,
-    written: Sequence[tuple[str, Any]],
+    base: object,
+    written: Sequence[tuple[str, object]],
     one: Callable[[Any, Any, Any], Any],
     what: str,
     path: tuple[str, ...],
     hint: str,
-) -> Any:
+) -> object:
     made = base
     for name, value in written:
         try:
@@ -112,7 +112,7 @@ def _all_joined(
     return made
 
 
-def _clashes(one: Callable[[Any, Any, Any], Any], base: Any, value: Any, earlier: Any) -> bool:
+def _clashes(one: Callable[[Any, Any, Any], Any], base: object, value: object, earlier: object) -> bool:
     try:
         one(base, value, earlier)
     except Conflict:

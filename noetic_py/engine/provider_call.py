@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, null
 from decimal import Decimal
 from logging import DEBUG
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio.to_thread
 from attrs import evolve, frozen
@@ -117,11 +117,11 @@ class CallSpan:
         self._span.end()
 
 
-def _of_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _of_settings(settings: Mapping[str, object]) -> dict[str, object]:
     return {f"gen_ai.request.{_SETTINGS[name]}": value for name, value in settings.items() if name in _SETTINGS}
 
 
-def _of_response(response: ModelResponse) -> dict[str, Any]:
+def _of_response(response: ModelResponse) -> dict[str, object]:
     attributes = {
         "gen_ai.response.finish_reasons": [response.stop_reason],
         "gen_ai.response.model": response.model,

@@ -176,7 +176,7 @@ async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: BudgetLease, h
 
 async def _outcome(
     x: Execution, root: Frame, plan: RunPlan, lease: BudgetLease
-) -> tuple[Any, Control | None, NoeticError | None]:
+) -> tuple[object, Control | None, NoeticError | None]:
     """Run the flow, and the wrap-up where it was stopped for one; nothing stops the run any more afterwards."""
     run = x.run
     try:
@@ -200,11 +200,11 @@ async def _outcome(
 
 async def _attempt(
     x: Execution, root: Frame, plan: RunPlan, lease: BudgetLease
-) -> tuple[Any, Control | None, NoeticError | None]:
+) -> tuple[object, Control | None, NoeticError | None]:
     """Run the flow; what comes out is its output, what stopped it, or what broke it."""
     run = x.run
     left, limit = _seconds(x, plan, lease) or (None, 0.0)
-    output: Any = no_value()
+    output: object = no_value()
     if left is not None:
         if left <= 0:
             restore(root, wrapped=False)
@@ -261,7 +261,7 @@ def _has_gone_on(journal: Sequence[JournalRecord]) -> bool:
     return False
 
 
-async def _whole(x: Execution, root: Frame, plan: RunPlan) -> Any:
+async def _whole(x: Execution, root: Frame, plan: RunPlan) -> object:
     """The flow, and all that it has started beside itself."""
     if x.layers:
         await open_layers(x, root, plan.step.id)
@@ -293,7 +293,7 @@ def _seconds(x: Execution, plan: RunPlan, lease: BudgetLease) -> tuple[float, fl
 
 async def _wrapped_up(
     x: Execution, root: Frame, plan: RunPlan, lease: BudgetLease, stop: Control
-) -> tuple[Any, Control | None, NoeticError | None]:
+) -> tuple[object, Control | None, NoeticError | None]:
     """Finish with what there is: the value of the wrap-up step, or of the loop that was in flight."""
     step = wrap_up_step(plan.budget) or wrap_up_of(x.run, plan.step)
     if step is None:
@@ -312,14 +312,14 @@ async def _wrapped_up(
     return output, (_giving(stop, output) if error is None else None), error
 
 
-def _giving(stop: Control, output: Any) -> Control:
+def _giving(stop: Control, output: object) -> Control:
     """A stop with the value that the run ends with, for those who read the journal."""
     return stop if output is no_value() else evolve(stop, value=output)
 
 
 async def _wrap_up(
     x: Execution, root: Frame, step: AnyStep | None, lease: BudgetLease, error: BudgetExceeded | None
-) -> tuple[Any, NoeticError | None]:
+) -> tuple[object, NoeticError | None]:
     """Run the wrap-up on the reserve; when even that fails, the run simply has no value, and why is given too."""
     if step is None:
         return no_value(), None
@@ -426,7 +426,7 @@ def _asks_first(flow: AnyStep, opening: Sequence[AnyStep]) -> bool:
 class _Ending:
     """How the flow ended: its output, what stopped it, what broke it."""
 
-    output: Any
+    output: object
     stop: Control | None
     error: NoeticError | None
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from noetic_py.models.model import Model, ModelSettings
 
 
-def limits_of(budget: Budget | None) -> dict[str, Any] | None:
+def limits_of(budget: Budget | None) -> dict[str, object] | None:
     """A budget as JSON; a wrap-up step is named, and has to be given again."""
     if budget is None:
         return None
@@ -753,7 +753,7 @@ class Execution:
         if ctx.__class__ is not Frame and isinstance(ctx, Derived):
             step, ctx = self.run.interpreter.derived(step, ctx), frame_around(ctx)
         frame: Any = ctx if ctx.__class__ is Frame else frame_of(ctx)
-        made: CoroutineType[Any, Any, Any] = self.run.interpreter.call(frame, step, value)
+        made: CoroutineType[object, object, object] = self.run.interpreter.call(frame, step, value)
         before = frame.calls
         if before is not None and before[0].cr_frame is None:
             # It has ended: only calls that nothing has awaited yet are kept.
@@ -764,28 +764,28 @@ class Execution:
         return made
 
     def note_call(
-        self, ctx: AnyContext, made: CoroutineType[Any, Any, Any], code: CodeType, instruction: int, /
+        self, ctx: AnyContext, made: CoroutineType[object, object, object], code: CodeType, instruction: int, /
     ) -> bool:
         frame = frame_around(ctx)
         if frame.running:
             frame.calls = (made, code, instruction, unfinished(frame.calls))
         return frame.running
 
-    def gather(self, ctx: AnyContext, steps: Sequence[AnyStep], state: ShareState, /) -> Awaitable[list[Any]]:
+    def gather(self, ctx: AnyContext, steps: Sequence[AnyStep], state: ShareState, /) -> Awaitable[list[object]]:
         interpreter = self.run.interpreter
-        entered: Awaitable[list[Any]] = interpreter.call(frame_of(ctx), interpreter.section(steps, state), None)
+        entered: Awaitable[list[object]] = interpreter.call(frame_of(ctx), interpreter.section(steps, state), None)
         return entered
 
     def send(self, ctx: AnyContext, channel: AnyChannel, value: object, timeout: float | None, /) -> Awaitable[None]:
         return self.run.interpreter.send(frame_around(ctx), channel, value, timeout)
 
-    def receive(self, ctx: AnyContext, channel: AnyChannel, timeout: float | None, /) -> Awaitable[Any]:
+    def receive(self, ctx: AnyContext, channel: AnyChannel, timeout: float | None, /) -> Awaitable[object]:
         return self.run.interpreter.receive(frame_around(ctx), channel, timeout)
 
-    def receive_now(self, ctx: AnyContext, channel: AnyChannel, /) -> Any:
+    def receive_now(self, ctx: AnyContext, channel: AnyChannel, /) -> object:
         return self.run.in_its_thread(partial(self.run.interpreter.receive_now, frame_around(ctx), channel))
 
-    def ask(self, ctx: AnyContext, question: Ask[Any], /) -> Awaitable[Any]:
+    def ask(self, ctx: AnyContext, question: Ask[object], /) -> Awaitable[Any]:
         return self.run.interpreter.ask(frame_around(ctx), question)
 
     def checkpoint(self, ctx: AnyContext, /) -> Awaitable[None]:

@@ -84,7 +84,7 @@ def check_value(value: object, flow: AnyStep | None, codec: Codec | None) -> Non
         codec.encode(value)
 
 
-def _named_stop(kind: Any) -> str:
+def _named_stop(kind: object) -> str:
     return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
@@ -115,7 +115,7 @@ def _adapter(kind: Any) -> Any:
     return None
 
 
-def value_of(tree: Any, flow: AnyStep | None, codec: Codec) -> Any:
+def value_of(tree: object, flow: AnyStep | None, codec: Codec) -> object:
     """A value that was stored by a process that did not know the flow's type, as one of that type.
 
     Raises:
@@ -229,7 +229,7 @@ def wrap_up_of(run: Run, flow: AnyStep, path: Path = ()) -> AnyStep | None:
     return None
 
 
-def value_so_far(run: Run, flow: AnyStep, path: Path = ()) -> Any:
+def value_so_far(run: Run, flow: AnyStep, path: Path = ()) -> object:
     """The last value of the outermost loop that has one and would have given the flow's; `no_value()` without one.
 
     Args:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from noetic_py.core.control import SETTLING
 from noetic_py.core.items import FunctionCallOutput, Item, ItemBase
@@ -27,11 +26,11 @@ from noetic_py.journal.values import (
 )
 
 
-def _anything(_: Any) -> bool:
+def _anything(_: object) -> bool:
     return True
 
 
-def _is_verdict(value: Any) -> bool:
+def _is_verdict(value: object) -> bool:
     return (
         is_list(value)
         and len(value) in (3, 4)
@@ -103,7 +102,7 @@ _TAKEN = (is_path, "the path of a send")
 _CALL = re.compile(r"\[\d{1,9}\]\Z")
 
 
-def check_output(kind: str, path: Path, tree: Any, items: Sequence[Item]) -> None:
+def check_output(kind: str, path: Path, tree: object, items: Sequence[Item]) -> None:
     """Check the output of a finished step, which the engine's own steps know the form of.
 
     Args:
@@ -126,7 +125,7 @@ def check_output(kind: str, path: Path, tree: Any, items: Sequence[Item]) -> Non
             raise refuse(len(items), "items", of_kind, "an output as the last one")
 
 
-def check_decision(key: str, value: Any, path: Path) -> None:
+def check_decision(key: str, value: object, path: Path) -> None:
     """Check what was decided for a step, as it was read.
 
     Raises:

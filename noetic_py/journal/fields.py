@@ -39,7 +39,7 @@ def or_none(fits: Fits) -> Fits:
     return lambda value: value is None or fits(value)
 
 
-def _same(value: Any, _: Codec) -> Any:
+def _same(value: object, _: Codec) -> object:
     return value
 
 
@@ -125,12 +125,12 @@ class Field:
     when: Callable[[Any], bool] | None
     named: Callable[[Any], str] | None
 
-    def is_default(self, value: Any) -> bool:
+    def is_default(self, value: object) -> bool:
         """Whether a value is the default; one of another type is not asked, because it may be anything."""
         default = self.default
         return value is default or (value.__class__ is default.__class__ and bool(value == default))
 
-    def is_written(self, record: Any, value: Any) -> bool:
+    def is_written(self, record: object, value: object) -> bool:
         """Whether it is stored in this record."""
         return (self.always or not self.is_default(value)) and (self.when is None or self.when(record))
 
@@ -167,7 +167,7 @@ class Form:
 _FORMS: dict[type[Any], Form] = {}
 
 
-def form_of(made: type[Any]) -> Form:
+def form_of(made: type[object]) -> Form:
     """How a class is stored, as its annotations declare it."""
     found = _FORMS.get(made)
     if found is None:
@@ -175,7 +175,7 @@ def form_of(made: type[Any]) -> Form:
     return found
 
 
-def _form(made: type[Any]) -> Form:
+def _form(made: type[object]) -> Form:
     hints = get_annotations(made)
     defaults = {each.name: each.default for each in attrs.fields(made)} if attrs.has(made) else vars(made)
     marks = frozenset(getattr(hints.get("path"), "__metadata__", ()))
@@ -197,12 +197,12 @@ def _form(made: type[Any]) -> Form:
     )
 
 
-def _declared(name: str, metadata: tuple[Any, ...], default: Any, place: int) -> list[Field]:
+def _declared(name: str, metadata: tuple[object, ...], default: Any, place: int) -> list[Field]:
     """The fields of one annotation; several where a value has another key in another form."""
     if isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # a class, whatever its stub says
         default = default.factory()
     fields: list[Field] = []
-    groups: list[list[Any]] = [[]]
+    groups: list[list[object]] = [[]]
     for each in metadata:
         if isinstance(each, StoredKey) and groups[-1]:
             groups.append([])
@@ -229,14 +229,14 @@ def _declared(name: str, metadata: tuple[Any, ...], default: Any, place: int) ->
     return fields
 
 
-def _only(group: list[Any], kind: type[T]) -> T | None:
+def _only(group: list[object], kind: type[T]) -> T | None:
     return next((each for each in group if isinstance(each, kind)), None)
 
 
 # ---------------------------------------------------------------------------------------------------- the loops
 
 
-def write_fields(record: Any, codec: Codec) -> Any:
+def write_fields(record: object, codec: Codec) -> object:
     """The stored form of what has declared fields.
 
     Raises:
@@ -246,7 +246,7 @@ def write_fields(record: Any, codec: Codec) -> Any:
     each: Field | None = None
     try:
         if form.is_row:
-            row: list[Any] = []
+            row: list[object] = []
             count = 0
             for each in form.fields:
                 value = getattr(record, each.name)
@@ -254,7 +254,7 @@ def write_fields(record: Any, codec: Codec) -> Any:
                 if each.is_written(record, value):
                     count = len(row)
             return row[:count]
-        tree: dict[str | int, Any] = {}
+        tree: dict[str | int, object] = {}
         for each in form.fields:
             value = getattr(record, each.name)
             if value is each.default and not each.always:
@@ -298,7 +298,7 @@ def check_fields(form: Form, fields: Any, kind: str, path: tuple[str, ...], pref
         )
 
 
-def read_fields(form: Form, fields: Any, codec: Codec, kind: str, path: tuple[str, ...], prefix: str = "") -> Any:
+def read_fields(form: Form, fields: Any, codec: Codec, kind: str, path: tuple[str, ...], prefix: str = "") -> object:
     """What has this stored form, which was checked.
 
     Args:
@@ -312,7 +312,7 @@ def read_fields(form: Form, fields: Any, codec: Codec, kind: str, path: tuple[st
     Raises:
         CodecError: What was read does not fit; `where` is the field's name, where one alone tells.
     """
-    found: dict[str, Any] = {"path": path} if form.has_path else {}
+    found: dict[str, object] = {"path": path} if form.has_path else {}
     found |= form.absent
     for each, tree in _stored(form, fields):
         values = each.values
@@ -338,7 +338,7 @@ def read_fields(form: Form, fields: Any, codec: Codec, kind: str, path: tuple[st
     return record
 
 
-def _stored(form: Form, fields: Any) -> Iterable[tuple[Field, Any]]:
+def _stored(form: Form, fields: Any) -> Iterable[tuple[Field, object]]:
     """The fields that are there, with their stored forms."""
     if form.is_row:
         return zip(form.fields, fields, strict=False)
@@ -354,7 +354,7 @@ def _without(kind: str, name: str, path: tuple[str, ...]) -> CodecError:
     return CodecError(f"a {kind} without its {name}", where=name, path=path, hint=HINT)
 
 
-def refuse(value: Any, name: str, kind: str, expected: str, path: tuple[str, ...] = ()) -> CodecError:
+def refuse(value: object, name: str, kind: str, expected: str, path: tuple[str, ...] = ()) -> CodecError:
     """The error for a stored value that does not fit."""
     return CodecError(
         f"{value!r:.80} is not a valid {name} of a {kind}; expected {expected}", where=name, path=path, hint=HINT
@@ -424,7 +424,7 @@ def plain_summary(stored: bytes) -> bytes:
     return found[1][_LENGTH : _LENGTH + size]
 
 
-def summary_fields(stored: bytes) -> dict[str, Any]:
+def summary_fields(stored: bytes) -> dict[str, object]:
     """The fields of the summary of a run or a session; empty when there is none.
 
     Raises:
@@ -434,7 +434,7 @@ def summary_fields(stored: bytes) -> dict[str, Any]:
     if not plain:
         return {}
     try:
-        fields: Any = json.loads(plain)
+        fields: object = json.loads(plain)
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):

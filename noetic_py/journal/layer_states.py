@@ -69,7 +69,9 @@ class StoredLayerStates:
         return found or {}
 
 
-def _delta(before: dict[str, Known], after: dict[str, Known], old: Any, new: Any, codec: Codec) -> tuple[Change, ...]:
+def _delta(
+    before: dict[str, Known], after: dict[str, Known], old: object, new: object, codec: Codec
+) -> tuple[Change, ...]:
     if new is _MISSING:
         return (Change("unset", WHOLE, None),)
     if type(old) is type(new) and (WHOLE in before) == (WHOLE in after):
@@ -79,7 +81,7 @@ def _delta(before: dict[str, Known], after: dict[str, Known], old: Any, new: Any
 
 
 def apply_layer_states(
-    layer_states: LayerStates, deltas: LayerDeltas, types: Callable[[str], Any], codec: Codec
+    layer_states: LayerStates, deltas: LayerDeltas, types: Callable[[str], object], codec: Codec
 ) -> LayerStates:
     """The states, changed as they were changed once before.
 
@@ -107,7 +109,7 @@ def apply_layer_states(
     return made
 
 
-def _applied(old: Any, given: tuple[Change, ...], kind: Any, codec: Codec) -> Any:
+def _applied(old: Any, given: tuple[Change, ...], kind: object, codec: Codec) -> object:
     whole = next((change for change in given if change.key == WHOLE), None)
     if whole is None:
         value = copy.copy(old)
@@ -120,7 +122,7 @@ def _applied(old: Any, given: tuple[Change, ...], kind: Any, codec: Codec) -> An
     return [*old, *now] if whole.op == "append" else now
 
 
-def changed_tree(tree: Any, given: Sequence[Change], missing: object) -> Any:
+def changed_tree(tree: Any, given: Sequence[Change], missing: object) -> object:
     """A layer's stored state after changes; `missing` stands for none.
 
     Raises:

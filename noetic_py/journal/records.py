@@ -555,7 +555,7 @@ _STORED_NAMES: Mapping[type[Any], str] = {
 }
 
 
-def _stored_name(kind: type[Any]) -> str:
+def _stored_name(kind: type[object]) -> str:
     return _STORED_NAMES.get(kind, kind.__name__)
 
 

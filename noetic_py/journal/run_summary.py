@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from attrs import frozen
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class PlainCodec(Codec):
     """Makes what needs no class of a flow's; everything else stays stored JSON."""
 
-    def decode(self, tree: object, type: object = object) -> Any:
+    def decode(self, tree: object, type: object = object) -> object:
         """The value, or the tree as it is when it holds a class that is not known here."""
         try:
             return super().decode(tree, type)
@@ -56,7 +56,7 @@ EndSignatures: TypeAlias = dict[str, bytes | None]
 
 def signed_summary(end: JournalEnd, signatures: EndSignatures) -> bytes:
     """A run's summary, followed by the end of its journal and the signatures of that end."""
-    fields: dict[str, Any] = {
+    fields: dict[str, object] = {
         "position": end.position,
         "digest": end.digest.hex(),
         "status": end.status,

@@ -265,7 +265,7 @@ def ended(
     run_id: str,
     status: RunStatus,
     items: Sequence[Item],
-    states: Mapping[str, Any],
+    states: Mapping[str, object],
     codec: Codec,
     *,
     branch: str = "",
@@ -291,7 +291,7 @@ def ended(
     Raises:
         CodecError: An item cannot be stored.
     """
-    fields: dict[str, Any] = {"run": run_id, "status": status}
+    fields: dict[str, object] = {"run": run_id, "status": status}
     if back:
         fields["back"] = back
     if took:
@@ -334,7 +334,7 @@ def edited(
     Raises:
         CodecError: An item cannot be stored.
     """
-    fields: dict[str, Any] = {"i": write_items(tuple(items), codec)}
+    fields: dict[str, object] = {"i": write_items(tuple(items), codec)}
     if came := write_origins(origins):
         fields["o"] = came
     if states is not None:
@@ -344,7 +344,7 @@ def edited(
 
 def loaded(
     items: Sequence[Item],
-    states: Mapping[str, Any],
+    states: Mapping[str, object],
     *,
     turns: int,
     status: RunStatus | None,
@@ -362,7 +362,7 @@ def loaded(
     return Record(_LOADED, (), dump(fields))
 
 
-def state_change(before: StoredState | None, state: object, version: int, codec: Codec) -> Mapping[str, Any] | None:
+def state_change(before: StoredState | None, state: object, version: int, codec: Codec) -> Mapping[str, object] | None:
     """How a state is to be stored: whole the first time, and then what has changed; `None` when nothing has.
 
     Raises:
@@ -374,7 +374,9 @@ def state_change(before: StoredState | None, state: object, version: int, codec:
     return {"c": write_changes(found)} if found else None
 
 
-def deltas_change(before: StoredState | None, begun: StoredState, given: Sequence[Change]) -> Mapping[str, Any] | None:
+def deltas_change(
+    before: StoredState | None, begun: StoredState, given: Sequence[Change]
+) -> Mapping[str, object] | None:
     """How a state is to be stored that began so, and was changed so and not otherwise."""
     if not given:
         return None

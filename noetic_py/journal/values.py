@@ -43,7 +43,7 @@ class Known:
     value: Any = None
 
 
-def known_of(fields: Mapping[str, Any]) -> dict[str, Known]:
+def known_of(fields: Mapping[str, object]) -> dict[str, Known]:
     """Fields that are stored already."""
     return {key: Known(tree, dump(tree)) for key, tree in fields.items()}
 
@@ -119,7 +119,7 @@ def mismatch(known: Mapping[str, Known], given: Iterable[Change]) -> str | None:
     return None
 
 
-def apply_changes(state: Any, given: Sequence[Change], codec: Codec) -> None:
+def apply_changes(state: object, given: Sequence[Change], codec: Codec) -> None:
     """Change a state as it was changed once before. It stays the same object, and so does what was changed in place.
 
     Raises:
@@ -131,8 +131,8 @@ def apply_changes(state: Any, given: Sequence[Change], codec: Codec) -> None:
         raise CodecError(f"a stored change does not fit: {type(error).__name__}: {error}", where="state") from error
 
 
-def _apply(state: Any, given: Sequence[Change], codec: Codec) -> None:
-    kind: Any = state.__class__
+def _apply(state: object, given: Sequence[Change], codec: Codec) -> None:
+    kind: object = state.__class__
     hints = _hints(kind)
     if any(change.key == WHOLE for change in given):
         _apply_whole(state, given, codec)
@@ -166,7 +166,7 @@ def require_readable(
     Raises:
         CodecError: That is so; `where` begins with the field's name.
     """
-    kind: Any = state.__class__
+    kind: object = state.__class__
     hints = _hints(kind)
     whole: object = declared or (object if isinstance(state, StateBag) else kind)
     for change in given:
@@ -178,7 +178,7 @@ def require_readable(
             raise inside(error, f"{where}.{change.key}" if change.key else where) from error
 
 
-def field_trees(tree: Any) -> dict[str, Any]:
+def field_trees(tree: object) -> dict[str, object]:
     """The fields of a stored state, each in its stored form."""
     if is_dict(tree):
         mark = tree.get("$")
@@ -191,7 +191,7 @@ def field_trees(tree: Any) -> dict[str, Any]:
     return {WHOLE: tree}
 
 
-def state_tree(like: Any, fields: Mapping[str, Any], name: str | None = None) -> Any:
+def state_tree(like: Any, fields: Mapping[str, object], name: str | None = None) -> object:
     """A stored state again, of its fields.
 
     Args:
@@ -209,7 +209,7 @@ def state_tree(like: Any, fields: Mapping[str, Any], name: str | None = None) ->
     return dict(fields)
 
 
-def changed_fields(fields: Mapping[str, Any], given: Iterable[Change]) -> Mapping[str, Any]:
+def changed_fields(fields: Mapping[str, object], given: Iterable[Change]) -> Mapping[str, object]:
     """The stored fields of a state after changes.
 
     Raises:
@@ -244,9 +244,9 @@ def _apply_whole(state: Any, given: Sequence[Change], codec: Codec) -> None:
         restore_state(state, StateBag(value) if bag else value)
 
 
-def _put_into(old: Any, new: Any) -> Any:
+def _put_into(old: Any, new: Any) -> object:
     """The new value, as the old object where that can be changed."""
-    kind: Any = new.__class__
+    kind: object = new.__class__
     if old.__class__ is not kind:
         return new
     if is_dict(new):
@@ -258,7 +258,7 @@ def _put_into(old: Any, new: Any) -> Any:
     return old
 
 
-def _put_fields(old: Any, new: Any) -> Any:
+def _put_fields(old: object, new: object) -> object:
     """The same for an object, unless its class is frozen, or refuses."""
     if isinstance(new, ItemBase) or not _has_fields(new):
         return new
@@ -271,12 +271,12 @@ def _put_fields(old: Any, new: Any) -> Any:
     return old
 
 
-def _has_fields(state: Any) -> bool:
+def _has_fields(state: object) -> bool:
     if isinstance(state, StateBag):
         return WHOLE not in state
     if is_dict(state):
         return all(isinstance(key, str) and key for key in state)
-    kind: Any = state.__class__
+    kind: object = state.__class__
     return hasattr(state, "__dict__") or hasattr(kind, "__attrs_attrs__")
 
 
@@ -287,14 +287,14 @@ def _fields(state: object) -> dict[str, Any]:
     return {WHOLE: dict(state.view()) if isinstance(state, StateBag) else state}
 
 
-def _set(state: Any, key: str, value: Any) -> None:
+def _set(state: object, key: str, value: object) -> None:
     if isinstance(state, (StateBag, dict)):
         state[key] = value
     else:
         object.__setattr__(state, key, value)
 
 
-def _unset(state: Any, key: str) -> None:
+def _unset(state: object, key: str) -> None:
     if isinstance(state, (StateBag, dict)):
         del state[key]
     else:
@@ -302,7 +302,7 @@ def _unset(state: Any, key: str) -> None:
 
 
 @lru_cache(256)
-def _hints(kind: type[Any]) -> dict[str, Any]:
+def _hints(kind: type[object]) -> dict[str, object]:
     try:
         return get_type_hints(kind)
     except Exception:  # noqa: BLE001 # an annotation that does not resolve: the value is read by its own marks
@@ -354,12 +354,12 @@ LayerDeltas: TypeAlias = tuple[tuple[str, tuple[Change, ...]], ...]
 # ---------------------------------------------------------------------------------------------------- what fits
 
 
-def is_text(value: Any) -> bool:
+def is_text(value: object) -> bool:
     """Whether a stored value is a text."""
     return isinstance(value, str)
 
 
-def is_count(value: Any) -> bool:
+def is_count(value: object) -> bool:
     """Whether a stored value is a whole number from 0 on."""
     return type(value) is int and 0 <= value < _MAX_COUNT
 
@@ -369,12 +369,12 @@ def is_attempt(value: Any) -> bool:
     return is_count(value) and value > 0
 
 
-def is_flag(value: Any) -> bool:
+def is_flag(value: object) -> bool:
     """Whether a stored value is true or false."""
     return isinstance(value, bool)
 
 
-def is_cost(value: Any) -> bool:
+def is_cost(value: object) -> bool:
     """Whether a stored value is the text of a finite number."""
     try:
         return isinstance(value, str) and Decimal(value).is_finite()
@@ -382,18 +382,18 @@ def is_cost(value: Any) -> bool:
         return False
 
 
-def _is_time(value: Any) -> bool:
+def _is_time(value: object) -> bool:
     try:
         return isinstance(value, str) and datetime.fromisoformat(value).tzinfo is not None
     except ValueError:
         return False
 
 
-def _is_json_object(value: Any) -> bool:
+def _is_json_object(value: object) -> bool:
     return isinstance(value, str) and is_dict(parse(value, len(value) * 4 + 1, "arguments"))
 
 
-def _anything(_: Any) -> bool:
+def _anything(_: object) -> bool:
     return True
 
 
@@ -407,7 +407,7 @@ def pair_of(first: Fits, second: Fits) -> Fits:
     return lambda value: is_list(value) and len(value) == 2 and first(value[0]) and second(value[1])
 
 
-def is_one_of(given: Any) -> Fits:
+def is_one_of(given: object) -> Fits:
     """One of the texts of a `Literal`."""
     known = frozenset(get_args(given))
     return lambda value: isinstance(value, str) and value in known
@@ -424,7 +424,7 @@ def object_of(fields: Mapping[str, Fits], optional: Mapping[str, Fits] | None = 
 
 
 def _reads(read: Callable[[Any], object]) -> Fits:
-    def fits(value: Any) -> bool:
+    def fits(value: object) -> bool:
         try:
             read(value)
         except (TypeError, ValueError):
@@ -438,7 +438,7 @@ is_path: Fits = each_of(is_text)
 is_optional_text: Fits = or_none(is_text)
 
 
-def _is_change(value: Any) -> bool:
+def _is_change(value: object) -> bool:
     if not is_list(value) or not 4 <= len(value) <= 5:
         return False
     op, key, before, tree, *kept = value
@@ -466,7 +466,7 @@ _is_control = object_of(
 )
 
 
-def is_usage(value: Any) -> bool:
+def is_usage(value: object) -> bool:
     """Whether a stored value is a usage of tokens."""
     # What a provider does not tell is null: all but what was read and written.
     return (
@@ -477,23 +477,23 @@ def is_usage(value: Any) -> bool:
     )
 
 
-def _is_loop_stops(value: Any) -> bool:
+def _is_loop_stops(value: object) -> bool:
     return is_list(value) and len(value) % 2 == 0 and all(map(is_path, value[::2]))
 
 
-def _is_versions(value: Any) -> bool:
+def _is_versions(value: object) -> bool:
     return is_dict(value) and all(version_order(each) is not None for each in value.values())
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return type(value) in (int, float)
 
 
-def _is_digits(value: Any) -> bool:
+def _is_digits(value: object) -> bool:
     return isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20
 
 
-def is_limits(value: Any) -> bool:
+def is_limits(value: object) -> bool:
     """Whether a stored value is a budget's limits, or null."""
     return _LIMITS(value)
 
@@ -536,26 +536,26 @@ _RULES = object_of(
 # ---------------------------------------------------------------------------------------------------- stored forms
 
 
-def _encode(value: Any, codec: Codec) -> Any:
+def _encode(value: object, codec: Codec) -> Any:
     return codec.encode(value)
 
 
-def _decode(tree: Any, codec: Codec) -> Any:
+def _decode(tree: object, codec: Codec) -> object:
     return codec.decode(tree)
 
 
-def stored_form(value: Any, codec: Codec) -> Any:
+def stored_form(value: object, codec: Codec) -> object:
     """The stored form of a value, which may be in it already."""
     return value.tree if isinstance(value, Stored) else codec.encode(value)
 
 
-def write_items(items: Sequence[Item], codec: Codec, where: str = "items") -> list[Any]:
+def write_items(items: Sequence[Item], codec: Codec, where: str = "items") -> list[object]:
     """Items in their stored form.
 
     Raises:
         CodecError: One cannot be stored; its `where` begins with the name that is given here, and the item's place.
     """
-    trees: list[Any] = []
+    trees: list[object] = []
     for index, item in enumerate(items):
         try:
             trees.append(codec.encode(item))
@@ -596,7 +596,7 @@ def read_origins(tree: Any) -> tuple[tuple[int, Origin | None], ...]:
     return tuple(found)
 
 
-def write_changes(delta: Sequence[Change]) -> list[Any]:
+def write_changes(delta: Sequence[Change]) -> list[object]:
     """Changes of a state as JSON."""
     return [[change.op, change.key, change.before, change.tree, *((True,) if change.kept else ())] for change in delta]
 
@@ -606,7 +606,7 @@ def read_changes(tree: Any) -> tuple[Change, ...]:
     return tuple(Change(*each) for each in tree or ())
 
 
-def _write_layers(deltas: LayerDeltas) -> list[Any]:
+def _write_layers(deltas: LayerDeltas) -> list[object]:
     return [[layer, write_changes(delta)] for layer, delta in deltas]
 
 
@@ -622,7 +622,7 @@ def _read_paths(tree: Any, _: Codec) -> tuple[Path, ...]:
     return tuple(tuple(path) for path in tree)
 
 
-def dump_usage(usage: TokenUsage | None) -> Any:
+def dump_usage(usage: TokenUsage | None) -> object:
     """Tokens as a list of numbers."""
     if usage is None:
         return None
@@ -641,21 +641,21 @@ _LATER = ("cache_write_1h", "input_audio", "output_audio", "input_image", "outpu
 _UNKNOWN = [None] * len(_LATER)
 
 
-def _write_error(error: Exception, codec: Codec) -> Any:
+def _write_error(error: Exception, codec: Codec) -> object:
     """An error in its stored form; what is none of the library's is stored as what its step shows to others."""
     if not isinstance(error, NoeticError):
         error = StepFailedError(path=(), error_type=type(error).__name__, error_message=str(error))
     return codec.encode(error)
 
 
-def _read_error(tree: Any, codec: Codec) -> NoeticError:
+def _read_error(tree: object, codec: Codec) -> NoeticError:
     found = codec.decode(tree)
     if not isinstance(found, NoeticError):
         raise CodecError("is not a valid stored error", where="error")
     return found
 
 
-def _write_control(control: Control | None, codec: Codec) -> Any:
+def _write_control(control: Control | None, codec: Codec) -> object:
     if control is None:
         return None
     return {
@@ -684,7 +684,7 @@ def _read_control(tree: Any, codec: Codec) -> Control | None:
     )
 
 
-def _write_loop_stops(stops: Sequence[tuple[Path, Any]], codec: Codec) -> list[Any]:
+def _write_loop_stops(stops: Sequence[tuple[Path, object]], codec: Codec) -> list[object]:
     # One list of them all, which of one is what earlier versions have written.
     return [part for path, value in stops for part in (list(path), stored_form(value, codec))]
 
@@ -696,12 +696,12 @@ def _read_loop_stops(tree: Any, _: Codec) -> tuple[tuple[Path, Stored], ...]:
 # ---------------------------------------------------------------------------------------------------- kinds of values
 
 
-def one_of(given: Any) -> ValueKind:
+def one_of(given: object) -> ValueKind:
     """One of the texts of a `Literal`."""
     return ValueKind(" or ".join(get_args(given)), is_one_of(given))
 
 
-def nested(made: type[Any], expected: str) -> ValueKind:
+def nested(made: type[object], expected: str) -> ValueKind:
     """What has declared fields itself; they are checked and read as those of the record are."""
     return ValueKind(expected, lambda value: value is not None, write_fields, nested=made)
 

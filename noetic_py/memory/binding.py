@@ -83,11 +83,11 @@ class Alone:
         self._layer = layer
         self._value = state
 
-    def read(self) -> Any:
+    def read(self) -> object:
         """The state."""
         return self._value
 
-    def peek(self) -> Any:
+    def peek(self) -> object:
         """The state."""
         return self._value
 
@@ -99,7 +99,7 @@ class Alone:
         """Another state."""
         self._value = value
 
-    def write(self, value: Any, base: Any) -> None:
+    def write(self, value: object, base: object) -> None:
         """Another state."""
         self._value = value
 
@@ -137,7 +137,7 @@ class Alone:
         """
         raise _nowhere(self._layer, "run for a step")
 
-    async def ask(self, model: str | Model | None, instructions: str, text: str, output: Any) -> Any:
+    async def ask(self, model: str | Model | None, instructions: str, text: str, output: object) -> Any:
         """Nothing to ask it in.
 
         Raises:
@@ -154,11 +154,11 @@ class Through:
     def __init__(self, below: Binding) -> None:
         self.below: Binding = below
 
-    def read(self) -> Any:
+    def read(self) -> object:
         """The state."""
         return self.below.read()
 
-    def peek(self) -> Any:
+    def peek(self) -> object:
         """The state itself."""
         return self.below.peek()
 
@@ -170,7 +170,7 @@ class Through:
         """Another state."""
         self.below.set(value)
 
-    def write(self, value: Any, base: Any) -> None:
+    def write(self, value: object, base: object) -> None:
         """Another state."""
         self.below.write(value, base)
 
@@ -197,7 +197,7 @@ class Through:
         """Run a step for the layer."""
         return await self.below.call(step, input)
 
-    async def ask(self, model: str | Model | None, instructions: str, text: str, output: Any) -> Any:
+    async def ask(self, model: str | Model | None, instructions: str, text: str, output: object) -> Any:
         """Ask a model for the layer."""
         return await self.below.ask(model, instructions, text, output)
 
@@ -211,11 +211,11 @@ class Other(Through):
         super().__init__(below)
         self._value = value
 
-    def read(self) -> Any:
+    def read(self) -> object:
         """The other state."""
         return self._value
 
-    def peek(self) -> Any:
+    def peek(self) -> object:
         """The other state."""
         return self._value
 
@@ -235,10 +235,10 @@ class Draft(Through):
     def __init__(self, below: Binding) -> None:
         super().__init__(below)
         self._read = self._written = self._over = False
-        self._base: Any = None
+        self._base: object = None
         self._value: Any = None
 
-    def read(self) -> Any:
+    def read(self) -> object:
         """The copy."""
         if self._over:
             return self.below.read()
@@ -248,7 +248,7 @@ class Draft(Through):
             self._value = self.below.copy()
         return self._value
 
-    def peek(self) -> Any:
+    def peek(self) -> object:
         """The state as `read` would give it, without making the copy: for who never changes it in place."""
         return self._value if self._read and not self._over else self.below.peek()
 
@@ -263,7 +263,7 @@ class Draft(Through):
         else:
             self.write(value, None)
 
-    def write(self, value: Any, base: Any) -> None:
+    def write(self, value: object, base: object) -> None:
         """Another state."""
         if self._over:
             self.below.write(value, base)

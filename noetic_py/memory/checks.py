@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from math import isfinite
-from typing import Any, Final
+from typing import Final
 
 from noetic_py.core.diagnostics import warn
 from noetic_py.core.memory import Memory
@@ -82,7 +82,7 @@ def budget_of(layer: AnyLayer) -> tuple[int, int | None]:
     Raises:
         ConfigError: Its budget is none; code `"layer-budget"`.
     """
-    budget: Any = layer.budget
+    budget: object = layer.budget
     if budget == "auto":
         return 0, None
     if isinstance(budget, int) and not isinstance(budget, bool):

@@ -60,7 +60,7 @@ class LayerFunction:
         # Bound to something, so that the signature begins behind `self`.
         read = read_signature(MethodType(self.fn, layer), name)
 
-        async def run(ctx: Any, **values: Any) -> Any:
+        async def run(ctx: Any, **values: object) -> Any:
             return await self.run(ctx.memory[layer], values)
 
         # What it does is what the function does.
@@ -86,7 +86,7 @@ class LayerFunction:
         given.pop(next(iter(given)))
         return await self.run(layer, self.tool(layer.id or type(layer).__name__).parse(given, explicit=True))
 
-    async def run(self, layer: AnyLayer, values: Mapping[str, Any]) -> Any:
+    async def run(self, layer: AnyLayer, values: Mapping[str, object]) -> Any:
         """Run it on a draft of the state, which becomes the state when it returns."""
         binding = layer.binding
         if isinstance(binding, Draft):
@@ -110,7 +110,7 @@ class LayerFunction:
         """Do what a call has done once more, on the state that a handle stands on."""
         return await self.fn(layer, **self._filled(layer, values))
 
-    def _filled(self, layer: AnyLayer, values: Mapping[str, object]) -> dict[str, Any]:
+    def _filled(self, layer: AnyLayer, values: Mapping[str, object]) -> dict[str, object]:
         """The values, and the services that were not given."""
         tool = self.tool(layer.id or type(layer).__name__)
         if not tool.injected:
@@ -137,9 +137,9 @@ class Called:
 
     function: LayerFunction
     values: Mapping[str, Any]
-    result: Any
-    before: Any
-    after: Any
+    result: object
+    before: object
+    after: object
 
 
 @define(eq=False)
@@ -186,7 +186,7 @@ def function(
     return _decorated(fn, name=name, description=description, model=model, needs_approval=needs_approval)
 
 
-def _decorated(fn: object, *, name: str | None, description: str | None, model: bool, needs_approval: bool) -> Any:
+def _decorated(fn: object, *, name: str | None, description: str | None, model: bool, needs_approval: bool) -> object:
     if not inspect.iscoroutinefunction(fn):
         raise ConfigError(
             f"{getattr(fn, '__qualname__', fn)!r} is not a valid function of a layer; expected an async function",

@@ -573,7 +573,7 @@ def state_type_of(cls: type[object]) -> Any:
     return _STATES[cls]
 
 
-def _state_type(cls: type[object], given: Mapping[object, object]) -> Any:
+def _state_type(cls: type[object], given: Mapping[object, object]) -> object:
     for base in getattr(cls, "__orig_bases__", ()):
         origin = get_origin(base)
         if not _is_layer_class(origin):
@@ -587,7 +587,7 @@ def _state_type(cls: type[object], given: Mapping[object, object]) -> Any:
     return None if parent is None else _state_type(parent, given)
 
 
-def _annotated(bundle: type[object] | None, name: str) -> Any:
+def _annotated(bundle: type[object] | None, name: str) -> object:
     """How a bundle's field is annotated, `None` where that names what cannot be found."""
     for base in getattr(bundle, "__mro__", ()):
         found = get_annotations(base)
@@ -596,7 +596,7 @@ def _annotated(bundle: type[object] | None, name: str) -> Any:
     return None
 
 
-def _evaluated(annotation: object, module: str) -> Any:
+def _evaluated(annotation: object, module: str) -> object:
     def carrier() -> None: ...
 
     # By itself, so that what another field names spoils nothing.
@@ -611,7 +611,7 @@ def _is_layer_class(cls: object) -> TypeIs[type[Any]]:
     return isinstance(cls, type) and issubclass(cls, MemoryLayer)
 
 
-def _resolved(hint: Any, given: Mapping[Any, Any], cls: type[Any]) -> Any:
+def _resolved(hint: Any, given: Mapping[Any, Any], cls: type[object]) -> object:
     """A type argument: of a variable what it stands for, inside another type too."""
     if isinstance(hint, ForwardRef):
         return getattr(sys.modules.get(cls.__module__), hint.__forward_arg__, object)

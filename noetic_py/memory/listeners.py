@@ -47,7 +47,7 @@ T = TypeVar("T", default=Any)
 T_co = TypeVar("T_co", covariant=True, default=Any)
 
 
-def _text_or_none(item: ContextItem[Any], attribute: Attribute[str | None], value: object) -> None:
+def _text_or_none(item: ContextItem[object], attribute: Attribute[str | None], value: object) -> None:
     if value is not None and not isinstance(value, str):
         raise StateTypeError(
             f"the {attribute.name} of a ContextItem is {type(value).__name__}, not text",
@@ -95,7 +95,9 @@ class ContextItem(Generic[T_co]):
         return dumped
 
     @classmethod
-    def load(cls, data: Mapping[str, Any], *, type: Any = object, codec: Codec | None = None) -> ContextItem[T_co]:
+    def load(
+        cls, data: Mapping[str, object], *, type: object = object, codec: Codec | None = None
+    ) -> ContextItem[T_co]:
         """The entry that `dump` has made this of.
 
         Args:
@@ -289,7 +291,7 @@ class Removed(LayerEvent, Generic[T]):
     entry: ContextItem[T]
 
 
-def _own(value: Any) -> object:
+def _own(value: object) -> object:
     return [*value] if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownVariableType] # of anything
 
 
@@ -539,7 +541,7 @@ def _read(fn: Callable[..., object], event: type[LayerEvent]) -> tuple[bool, tup
     raise _refused(fn, f"takes {needed} values", f"a listener of {event.__name__} takes the event{also}")
 
 
-def _keywords(fn: Any, parameters: list[inspect.Parameter]) -> tuple[Injected, ...]:
+def _keywords(fn: object, parameters: list[inspect.Parameter]) -> tuple[Injected, ...]:
     if not parameters:
         return ()
     try:

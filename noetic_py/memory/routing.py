@@ -93,7 +93,7 @@ def receipt(value: object) -> str:
     return "\n".join(f"Stored as [{entry.id}]: {entry.description}" for entry in kept)
 
 
-def _entries(value: object) -> tuple[ContextItem[Any], ...]:
+def _entries(value: object) -> tuple[ContextItem[object], ...]:
     several = value if _is_array(value) else (value,)
     return tuple(each for each in several if _is_entry(each))
 

@@ -190,7 +190,7 @@ class LayerStorage:
         found = await self._backend.get(self._scope, key)
         return None if found is None else parse(found.value, self._codec.max_bytes, "value size")
 
-    def _read(self, key: str, data: bytes, type: object) -> Any:
+    def _read(self, key: str, data: bytes, type: object) -> object:
         try:
             return self._codec.loads(data, type)
         except CodecError as error:

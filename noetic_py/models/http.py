@@ -149,7 +149,7 @@ async def _counted(chunks: AsyncGenerator[bytes], received: ReceivedBytes) -> As
             yield chunk
 
 
-def _stream(inner: Any, chunks: AsyncGenerator[bytes]) -> Any:
+def _stream(inner: Any, chunks: AsyncGenerator[bytes]) -> object:
     """A stream of a response, of the class that its client asks for."""
     base = next(each for each in type(inner).__mro__ if each.__name__ == "AsyncByteStream")
 
@@ -162,7 +162,7 @@ def _stream(inner: Any, chunks: AsyncGenerator[bytes]) -> Any:
     return type("LimitedStream", (base,), {"__aiter__": chunks_of, "aclose": aclose})()
 
 
-async def _beginning(stream: Any, encoding: str, library: Any) -> AsyncGenerator[bytes]:
+async def _beginning(stream: object, encoding: str, library: Any) -> AsyncGenerator[bytes]:
     """As much of a body as has come when a limit is reached or the connection breaks."""
     body = bytearray()
     pieces = _unpacked(stream, encoding, library, MAX_BODY)

@@ -564,7 +564,7 @@ def _from_rates(given: Mapping[str, object]) -> Price | None:
 
 def _at(rates: Mapping[str, Any], start: int | None) -> dict[str, Any]:
     """The rates of prompts behind the start of a tier, or before all tiers."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, rate in rates.items():
         usd = getattr(rate, "base", rate)
         for tier in getattr(rate, "tiers", ()) if start is not None else ():

@@ -164,7 +164,7 @@ class ProviderEvents(Protocol):
         ...
 
 
-def text(event: Mapping[str, Any], name: str) -> str:
+def text(event: Mapping[str, object], name: str) -> str:
     """A field's text, empty when it is absent or null.
 
     Raises:

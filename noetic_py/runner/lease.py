@@ -95,7 +95,7 @@ async def begin_stored_run(run: Run, plan: RunPlan, storage: RunStorage) -> RunP
     )
     if opening.items:
         opening.origins = tuple(plan.scope.log.origins())
-    begun: dict[str, Any] = {"input": plan.value, "history": list(opening.items), "metadata": dict(run.metadata)}
+    begun: dict[str, object] = {"input": plan.value, "history": list(opening.items), "metadata": dict(run.metadata)}
     trees = {where: _encoded(value, where, codec) for where, value in begun.items()}
     plan = evolve(plan, value=_as_read(plan, trees["input"], codec))
     lease, head = await owned(storage.backend, run.run_id)
@@ -149,7 +149,7 @@ def _run_summary(run: Run, flow: str, source: str | None) -> Mapping[str, object
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def _encoded(value: Any, where: str, codec: Codec) -> Any:
+def _encoded(value: object, where: str, codec: Codec) -> object:
     try:
         tree = codec.encode(value)
         dump(tree)
@@ -174,7 +174,7 @@ class PlannedFork:
 
 
 async def load_run_history(
-    backend: CheckpointBackend, run_id: str, codec: Codec, kind: type[Any] | None = None
+    backend: CheckpointBackend, run_id: str, codec: Codec, kind: type[object] | None = None
 ) -> RunHistory:
     """Read a run's journal, for a state of a type.
 
@@ -372,7 +372,7 @@ def _log_unknown(run_id: str, run_history: RunHistory) -> None:
         )
 
 
-def _state(tree: Any, kind: type[Any] | None, codec: Codec) -> Any:
+def _state(tree: object, kind: type[object] | None, codec: Codec) -> Any:
     """The state that a run began with.
 
     Raises:
@@ -391,7 +391,7 @@ def _state(tree: Any, kind: type[Any] | None, codec: Codec) -> Any:
     )
 
 
-def _as_read(plan: RunPlan, tree: Any, codec: Codec) -> Any:
+def _as_read(plan: RunPlan, tree: object, codec: Codec) -> Any:
     """The input as a process that resumes the run reads it.
 
     Raises:
@@ -407,7 +407,7 @@ def _as_read(plan: RunPlan, tree: Any, codec: Codec) -> Any:
         raise inside(unreadable(error), "input") from error
 
 
-def _input(started: RunBegun, step: AnyStep, codec: Codec) -> Any:
+def _input(started: RunBegun, step: AnyStep, codec: Codec) -> object:
     value = started.input
     return read_as(declared_input(step), value.tree, codec) if isinstance(value, Stored) else value
 
@@ -421,7 +421,7 @@ async def with_heartbeat(run: Run, work: Callable[[], Awaitable[AnyResult]]) -> 
     return await beside(partial(run.store.beat, partial(hear, run)), work)
 
 
-async def beside(beat: Callable[[], Coroutine[Any, Any, None]], work: Callable[[], Awaitable[T]]) -> T:
+async def beside(beat: Callable[[], Coroutine[object, object, None]], work: Callable[[], Awaitable[T]]) -> T:
     """Do the work, and something that goes on for ever meanwhile."""
     result: list[T] = []
     failure: BaseException | None = None

@@ -144,7 +144,7 @@ _KINDS: Mapping[str, type[Any]] = {
 }
 
 
-def check_options(options: Mapping[str, Any], state: Any, ctx: Any) -> None:
+def check_options(options: Mapping[str, Any], state: object, ctx: object) -> None:
     """Refuse options that are unknown, of the wrong kind, or at odds.
 
     Raises:
@@ -169,7 +169,7 @@ def check_options(options: Mapping[str, Any], state: Any, ctx: Any) -> None:
         raise InvalidId("run_id begins as the streams of sessions do", hint="use a UUID, or a short name")
 
 
-def _check_session(options: Mapping[str, Any], ctx: Any) -> None:
+def _check_session(options: Mapping[str, object], ctx: object) -> None:
     session = options.get("session")
     if session is None:
         if "delivery_id" in options:
@@ -188,7 +188,7 @@ def _check_session(options: Mapping[str, Any], ctx: Any) -> None:
         )
 
 
-def check_resume_options(options: Mapping[str, Any]) -> None:
+def check_resume_options(options: Mapping[str, object]) -> None:
     """Refuse options that a run that goes on does not take.
 
     Raises:
@@ -348,7 +348,7 @@ def checked_backend(
     sessions: object,
     memory: Memory | None,
     parts: Sequence[object],
-    services: Mapping[type[Any], object] | None,
+    services: Mapping[type[object], object] | None,
 ) -> CheckpointBackend | None:
     """The backend, when it is one for all that the harness is made of.
 
@@ -369,7 +369,7 @@ def checked_backend(
     return backend
 
 
-def scope_of(run_id: str, step: AnyStep, state: Any, ctx: Any, options: Mapping[str, Any]) -> ContextScope:
+def scope_of(run_id: str, step: AnyStep, state: object, ctx: Any, options: Mapping[str, object]) -> ContextScope:
     """The conversation and the state that a run begins with.
 
     Raises:
@@ -384,7 +384,7 @@ def scope_of(run_id: str, step: AnyStep, state: Any, ctx: Any, options: Mapping[
     return ContextScope(log, state, step.id)
 
 
-def at_home(services: Mapping[type[Any], object], resources: Any) -> dict[type[Any], object]:
+def at_home(services: Mapping[type[object], object], resources: Any) -> dict[type[object], object]:
     """Services, of which those that keep what they are given keep it where the harness does."""
     return {
         kind: evolve(service, backend=resources.storage)
@@ -416,7 +416,7 @@ class Planner:
     backend: CheckpointBackend | None
     flows: Mapping[str, AnyStep]
 
-    def authorize(self, options: Mapping[str, Any], ctx: Any) -> tuple[Mapping[str, Any], AccessRequest | None]:
+    def authorize(self, options: Mapping[str, Any], ctx: object) -> tuple[Mapping[str, object], AccessRequest | None]:
         """The options of a new run with those that follow from its principal, and what `access.approve` has to ask.
 
         Raises:
@@ -439,7 +439,9 @@ class Planner:
         resource = Resource(run_id, options.get("user_id"), thread_id=thread_id)
         return options, self.access.request("run", resource)
 
-    async def begin(self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]) -> tuple[Any, Any]:
+    async def begin(
+        self, step: object, input: object, state: object, ctx: object, options: Mapping[str, object]
+    ) -> tuple[Any, Any]:
         """The same as `new`, once the policy has approved it.
 
         Raises:
@@ -450,7 +452,7 @@ class Planner:
             await self.access.approve(request)
         return self.new(step, input, state, ctx, options)
 
-    def new(self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]) -> tuple[Any, Any]:
+    def new(self, step: Any, input: object, state: object, ctx: object, options: Mapping[str, Any]) -> tuple[Any, Any]:
         """A run of a step, and how it is to begin.
 
         Raises:
@@ -495,7 +497,7 @@ class Planner:
         )
         return run, plan
 
-    def again(self, run_id: str, begun: Any, options: Mapping[str, Any]) -> Any:
+    def again(self, run_id: str, begun: Any, options: Mapping[str, object]) -> Any:
         """A run that has a journal already."""
         run_history: RunHistory = begun
         opening = run_history.started.opening

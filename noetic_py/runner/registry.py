@@ -724,7 +724,9 @@ class DetachedHarnessRun:
 
 
 @asynccontextmanager
-async def beside(follow: Callable[[], Coroutine[Any, Any, None]], over: Callable[[], bool]) -> AsyncGenerator[None]:
+async def beside(
+    follow: Callable[[], Coroutine[object, object, None]], over: Callable[[], bool]
+) -> AsyncGenerator[None]:
     """Carry a run beside a block, for as long as that lasts; one that is over by then still says how it has ended."""
     failure: Exception | None = None
     async with anyio.create_task_group() as group:

@@ -148,16 +148,16 @@ class SessionData:
         )
 
 
-def _state_tree(state: StateData) -> dict[str, Any]:
+def _state_tree(state: StateData) -> dict[str, object]:
     return {"version": state.version, "value": state.value}
 
 
-def _layer_tree(layer: LayerData) -> dict[str, Any]:
+def _layer_tree(layer: LayerData) -> dict[str, object]:
     state = None if layer.state is None else _state_tree(layer.state)
     return {"state": state, "values": {key: layer.values[key] for key in sorted(layer.values)}}
 
 
-def _object(tree: object, where: str, known: Sequence[str] | None = None) -> dict[str, Any]:
+def _object(tree: object, where: str, known: Sequence[str] | None = None) -> dict[str, object]:
     if not is_dict(tree):
         raise CodecError("is not a valid document; expected a JSON object", where=where)
     unknown = [] if known is None else sorted(tree.keys() - set(known))
@@ -168,7 +168,7 @@ def _object(tree: object, where: str, known: Sequence[str] | None = None) -> dic
     return tree
 
 
-def _named(fields: Mapping[str, object], name: str) -> dict[str, Any]:
+def _named(fields: Mapping[str, object], name: str) -> dict[str, object]:
     return _object(fields.get(name, {}), name)
 
 
@@ -297,7 +297,7 @@ async def _kept(store: CheckpointBackend, layer: AnyLayer, key: SessionKey) -> L
     return LayerData(state, values)
 
 
-def _tree(data: bytes) -> Any:
+def _tree(data: bytes) -> object:
     return parse(data, MAX_VALUE_BYTES, "value size")
 
 

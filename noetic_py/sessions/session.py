@@ -71,7 +71,7 @@ class Session(Generic[M_co]):
     async def run(
         self: Session[M], step: Step[T, R, M, S], input: T, *, state: S, **options: Unpack[RunOptions]
     ) -> RunResult[R, S]: ...
-    async def run(self, step: Any, input: Any, **options: Any) -> Any:
+    async def run(self, step: object, input: object, **options: object) -> Any:
         """Do a turn: a run that goes on from what the session holds, and adds to it what it makes.
 
         Args:
@@ -173,7 +173,7 @@ class Session(Generic[M_co]):
         with HIDING:
             return await self._next_turn(step, options)
 
-    async def _next_turn(self, step: object, options: Mapping[str, object]) -> Any:
+    async def _next_turn(self, step: object, options: Mapping[str, object]) -> object:
         async with self._store.queue.claiming(self._key):
             while await self._store.queue.waiting(self._key):
                 try:

@@ -110,7 +110,7 @@ def _body(fn: object, arity: int) -> Body:
     return lambda given, ctx: fn()
 
 
-async def _awaited(fn: Any, args: tuple[Any, ...]) -> Any:
+async def _awaited(fn: Any, args: tuple[object, ...]) -> object:
     return await fn(*args)
 
 
@@ -266,7 +266,7 @@ def _takes(hint: object) -> bool:
     return getattr(kind, "_is_protocol", False) or issubclass(Context, kind) or issubclass(kind, Context)
 
 
-def _hint(fn: Any, parameter: inspect.Parameter) -> Any:
+def _hint(fn: Any, parameter: inspect.Parameter) -> object:
     """The annotation, resolved when it is a text that resolves by now."""
     hint = parameter.annotation
     if isinstance(hint, str):

@@ -26,9 +26,9 @@ Mode: TypeAlias = Literal["all", "race", "settle"]
 class BranchSpec(Spec):
     """A route, and the cases it chooses from; without cases the route gives the step itself."""
 
-    route: Callable[..., Any]
+    route: Callable[..., object]
     takes_context: bool
-    cases: Mapping[Any, AnyStep] | None
+    cases: Mapping[object, AnyStep] | None
     default: AnyStep | None
 
     outline: ClassVar[tuple[str, str]] = ("{", "}")
@@ -492,12 +492,12 @@ def _check_concurrency(concurrency: object) -> int | None:
     return int(concurrency)
 
 
-def _iterable(value: Any, name: str) -> Iterable[Any]:
+def _iterable(value: Any, name: str) -> Iterable[object]:
     try:
         iter(value)
     except TypeError:
         raise ConfigError(f"{name} needs steps, not {value!r}", code="not-a-step", hint=f"{name}([a, b])") from None
-    many: Iterable[Any] = value
+    many: Iterable[object] = value
     return many
 
 
@@ -509,7 +509,7 @@ def _section(
     mode: Mode,
     name: str,
     paths: Any,
-    merge: Any,
+    merge: object,
     id: str | None,
     concurrency: int | None,
     *,

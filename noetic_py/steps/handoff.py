@@ -86,7 +86,7 @@ class HandoffTo:
     """
 
     step: AnyStep
-    input: Any = None
+    input: object = None
     description: str = ""
     history: HistoryFilter | None = None
     needs_approval: Approval = False
@@ -308,7 +308,7 @@ def _members(spec: HandoffSpec) -> list[AnyStep]:
     return list(found.values())
 
 
-def with_handoffs(step: AnyStep, handoffs: Any, limit: Any) -> AnyStep:
+def with_handoffs(step: AnyStep, handoffs: object, limit: Any) -> AnyStep:
     """The chain that begins with a code step.
 
     Raises:
@@ -398,7 +398,7 @@ def asked_by_model(step: AnyStep) -> HandoffSpec | None:
 def _naming_targets(body: Body, targets: Targets) -> Body:
     """A body whose handoffs are named by what is declared."""
 
-    async def run(given: Any, ctx: Any) -> Any:
+    async def run(given: object, ctx: Any) -> Any:
         output = await body(given, ctx)
         if ctx.handover is not None:
             # A hook below has decided who goes on.
@@ -455,7 +455,7 @@ def is_transfer(tool: AnyTool | None) -> bool:
 def one_too_many(tool: AnyTool) -> AnyTool:
     """The tool of a transfer that is not made, because it is not the first of its answer."""
 
-    async def refuse(ctx: AnyContext, **_: object) -> Any:
+    async def refuse(ctx: AnyContext, **_: object) -> object:
         raise ToolFailed("Not transferred: only the first transfer of an answer is made.", tool=tool.name)
 
     return evolve(tool, fn=refuse, needs_approval=False)
@@ -466,10 +466,10 @@ def _tool(way: HandoffTo) -> AnyTool:
     wanted = _wanted(way)
     begins_with_model = asks_model(inner_of(step))
 
-    async def transfer(ctx: AnyContext) -> Any:
+    async def transfer(ctx: AnyContext) -> object:
         return Handoff(step, None)
 
-    async def transfer_with(ctx: AnyContext, input: object) -> Any:
+    async def transfer_with(ctx: AnyContext, input: object) -> object:
         return Handoff(step, _as_text(input) if begins_with_model else input)
 
     run = transfer if wanted is None else transfer_with
@@ -480,7 +480,7 @@ def _tool(way: HandoffTo) -> AnyTool:
     return make_tool(run, {"name": name, "description": way.description, "needs_approval": way.needs_approval})
 
 
-def _wanted(way: HandoffTo) -> Any:
+def _wanted(way: HandoffTo) -> object:
     """The type of what the model sends along; `None` where it sends nothing."""
     if way.input is not None:
         return way.input

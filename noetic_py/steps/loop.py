@@ -26,8 +26,8 @@ class LoopSpec(Spec):
     """A loop's parts; see [`loop`][noetic_py.loop]."""
 
     body: AnyStep
-    until: Until[Any]
-    prepare_next: Callable[..., Any] | None
+    until: Until[object]
+    prepare_next: Callable[..., object] | None
     on_error: Callable[[Exception, AnyContext], OnError] | None
     max_iterations: int
     inbox: AnyChannel | None
@@ -96,10 +96,10 @@ def loop(
 ) -> Step[T, T, M, S]: ...
 @known_keywords("loop()")
 def loop(
-    body: Any,
+    body: object,
     /,
     *,
-    until: Any = None,
+    until: object = None,
     prepare_next: Any = None,
     on_error: Any = None,
     max_iterations: int = 1000,

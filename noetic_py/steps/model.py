@@ -205,18 +205,18 @@ def call_model(
 def call_model(
     model: Any = None,
     *,
-    output: Any = None,
+    output: object = None,
     validate: Any = None,
     output_retries: int = 1,
-    instructions: Any = None,
+    instructions: object = None,
     tools: Any = None,
     settings: ModelSettings | None = None,
     max_parallel_tools: int | None = None,
     id: str | None = None,
-    retry: Any = 1,
+    retry: object = 1,
     timeout: float | None = None,
     budget: Budget | None = None,
-    hooks: Sequence[Any] = (),
+    hooks: Sequence[object] = (),
     handoffs: HandoffTargets = (),
     max_handoffs: int = MAX_HANDOFFS,
 ) -> Any:
@@ -287,7 +287,7 @@ def check_parallel_tools(most: object) -> None:
         )
 
 
-def _several(output: object) -> tuple[Any, ...]:
+def _several(output: object) -> tuple[object, ...]:
     return tuple(output if isinstance(output, tuple) else (output,))  # pyright: ignore[reportUnknownArgumentType] # of any kind
 
 

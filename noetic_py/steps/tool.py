@@ -25,7 +25,7 @@ class ToolSpec(Spec):
     tool: AnyTool
     args: Mapping[str, object] | Callable[[Any], Mapping[str, object]]
 
-    async def arguments_of(self, value: Any) -> tuple[Mapping[str, object], dict[str, object]]:
+    async def arguments_of(self, value: object) -> tuple[Mapping[str, object], dict[str, object]]:
         """The arguments of a call with an input, as they are given and as the function gets them.
 
         Raises:
@@ -53,7 +53,7 @@ def call_tool(
 def call_tool(
     tool: Tool[..., R, M, S], /, *, args: Callable[[T], Mapping[str, object]], id: str | None = None
 ) -> Step[T, R, M, S]: ...
-def call_tool(tool: Any, /, *, args: Any, id: str | None = None) -> Any:
+def call_tool(tool: Any, /, *, args: object, id: str | None = None) -> Any:
     """Call a tool from a flow, without a model; the output is the function's own value.
 
     Args:
@@ -115,7 +115,7 @@ def step_tool(
     inner = require_step(step, "step_tool")
     wanted = input_type if input_type is not None else input_type_of(inner)
 
-    async def run(ctx: AnyContext, input: Any) -> Any:
+    async def run(ctx: AnyContext, input: object) -> Any:
         if isinstance(input, str) and not input.strip():
             raise ToolFailed("The request cannot be empty.", tool=name, path=ctx.path)
         return await inner(input, ctx)
@@ -132,7 +132,7 @@ def is_of_step(tool: AnyTool) -> bool:
     return "step" in getattr(tool.fn, "__dict__", ())
 
 
-def input_type_of(step: AnyStep) -> Any:
+def input_type_of(step: AnyStep) -> object:
     """The type of a step's input as a model is to send it: of a code step its annotation, otherwise `str`.
 
     Raises:

@@ -104,14 +104,14 @@ def _mapping(pairs: Iterable[tuple[object, object]]) -> JsonValue:
     return found
 
 
-def _fields(value: Any) -> Iterable[tuple[Any, Any]] | None:
+def _fields(value: object) -> Iterable[tuple[Any, Any]] | None:
     """An object's fields by the names that the model sends; `None` for one that is not made of fields."""
     kind: Any = value.__class__
     if isinstance(value, BaseModel):
         named = [(_alias(name, info), getattr(value, name)) for name, info in kind.model_fields.items()]
         return [*named, *(value.__pydantic_extra__ or {}).items()]
     if dataclasses.is_dataclass(kind):
-        known: Mapping[str, Any] = getattr(kind, "__pydantic_fields__", {})
+        known: Mapping[str, object] = getattr(kind, "__pydantic_fields__", {})
         names = [each.name for each in dataclasses.fields(kind)]
         # What only `__post_init__` gets is gone by now, and what that has made of it is in no field.
         made: Any = kind
@@ -412,7 +412,7 @@ def model_arguments(signature: Signature, docs: Mapping[str, str], *, tool: str,
     )
 
 
-def _field(parameter: Parameter) -> Any:
+def _field(parameter: Parameter) -> object:
     if parameter.required:
         return Field(alias=parameter.name)
     # Anything else could be costly to copy, and has no place in a schema.

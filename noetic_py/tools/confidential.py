@@ -27,13 +27,13 @@ def secret_parameters(schema: Mapping[str, object]) -> frozenset[str]:
     return frozenset(found)
 
 
-def properties_of(part: Mapping[str, object]) -> Mapping[str, Any]:
+def properties_of(part: Mapping[str, object]) -> Mapping[str, object]:
     """The properties that a part of a schema names itself."""
     found = part.get("properties")
     return found if is_dict(found) else {}
 
 
-def beside(part: object, root: Mapping[str, object]) -> Iterator[Mapping[str, Any]]:
+def beside(part: object, root: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
     """A part of a schema, and the others that hold for the same value or may do so.
 
     Args:
@@ -51,7 +51,7 @@ def beside(part: object, root: Mapping[str, object]) -> Iterator[Mapping[str, An
             todo.append(_pointed(each.get("$ref"), root))
 
 
-def _pointed(reference: object, root: Mapping[str, Any]) -> object:
+def _pointed(reference: object, root: Mapping[str, object]) -> object:
     """What a reference inside of a schema points to; `None` for one that points to nothing in it."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
@@ -136,7 +136,7 @@ def restored(arguments: str, given: str, secret: Collection[str]) -> str:
     return text_of(shown | back) if back else arguments
 
 
-def object_of(text: str) -> dict[str, Any] | None:
+def object_of(text: str) -> dict[str, object] | None:
     """The JSON object that a text is; `None` when it is something else."""
     try:
         found: object = json.loads(text if text.strip() else "{}")

@@ -185,7 +185,7 @@ def fill_direct_call(
     injected: Callable[[], Mapping[str, Injected]],
     args: tuple[object, ...],
     kwargs: dict[str, object],
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+) -> tuple[tuple[object, ...], dict[str, object]]:
     """The arguments of a direct call, with what the run fills where the caller gave nothing.
 
     Raises:

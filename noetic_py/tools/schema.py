@@ -76,7 +76,7 @@ class SchemaCheck:
             found.append("nested too deeply")
         return found
 
-    def filled(self, value: Any, part: object = None) -> Any:
+    def filled(self, value: object, part: object = None) -> Any:
         """A value with the defaults that the schema has for what is not in it.
 
         Args:
@@ -92,11 +92,11 @@ class SchemaCheck:
                 value = [one if kind is None else self.filled(one, kind) for one, kind in both]
         return value
 
-    def names(self, value: Mapping[str, Any]) -> list[str]:
+    def names(self, value: Mapping[str, object]) -> list[str]:
         """The properties that the schema names for an object."""
         return [name for part in self._parts(self._validator.schema, value) for name in properties_of(part)]
 
-    def _with_defaults(self, value: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_defaults(self, value: Mapping[str, object], part: Mapping[str, object]) -> dict[str, object]:
         found = dict(value)
         for name, each in properties_of(part).items():
             if name in found:

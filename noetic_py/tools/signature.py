@@ -131,7 +131,7 @@ Inject: TypeAlias = Annotated[T, INJECT]
 class _Later:
     """An annotation that names something not defined yet."""
 
-    annotation: Any
+    annotation: object
 
 
 @frozen
@@ -165,7 +165,7 @@ class Parameter:
 
     name: str
     hint: Any
-    default: Any
+    default: object
     role: Literal["model", "injected", "undecided", "unresolved"]
 
     @property
@@ -193,7 +193,7 @@ class Signature:
     source: inspect.Signature
     context: str | None
     parameters: tuple[Parameter, ...]
-    names: dict[str, Any]
+    names: dict[str, object]
 
     @property
     def plain(self) -> bool:
@@ -201,7 +201,7 @@ class Signature:
         return self.context is None and all(p.role == "model" for p in self.parameters)
 
     @property
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self) -> dict[str, object]:
         """What the function itself has for what it is not given, by parameter."""
         return {name: p.default for name, p in self.source.parameters.items() if p.default is not _EMPTY}
 
@@ -352,7 +352,7 @@ def _first_look(tool: str, name: str, annotation: object, names: dict[str, objec
 
 def _attempt(
     tool: str, name: str, annotation: object, names: dict[str, object], scope: Mapping[str, object] | None
-) -> Any:
+) -> object:
     try:
         return _evaluate(annotation, names, scope)
     except NameError:
@@ -364,7 +364,7 @@ def _attempt(
         ) from error
 
 
-def _evaluate(annotation: object, names: dict[str, object], scope: Mapping[str, object] | None) -> Any:
+def _evaluate(annotation: object, names: dict[str, object], scope: Mapping[str, object] | None) -> object:
     def carrier() -> None: ...
 
     # Annotations one by one, so that a name missing in one of them spoils no other.
@@ -372,18 +372,18 @@ def _evaluate(annotation: object, names: dict[str, object], scope: Mapping[str, 
     return get_type_hints(carrier, names, None if scope is None else dict(scope), include_extras=True)["it"]
 
 
-def _globals_of(fn: Any) -> dict[str, Any]:
+def _globals_of(fn: Any) -> dict[str, object]:
     fn = inspect.unwrap(fn)
     while isinstance(fn, partial):
         fn = inspect.unwrap(fn.func)
-    found: dict[str, Any] | None = getattr(fn, "__globals__", None)
+    found: dict[str, object] | None = getattr(fn, "__globals__", None)
     if found is None:
         # An object with a `__call__` of its own.
         found = getattr(getattr(fn, "__call__"), "__globals__", None)  # noqa: B004, B009
     return {} if found is None else found
 
 
-def _caller_locals(names: dict[str, object]) -> Mapping[str, Any] | None:
+def _caller_locals(names: dict[str, object]) -> Mapping[str, object] | None:
     """The local names where the decorator stands, for annotations of functions inside functions."""
     frame: FrameType | None = inspect.currentframe()
     while frame is not None and frame.f_globals is not names:

@@ -48,7 +48,7 @@ def decode_file(content: bytes, what: str, *, seed: int) -> tuple[dict[str, Any]
     line, newline, data = content[_SUM:].partition(b"\n")
     try:
         if newline and content[:_SUM] == b"%08x " % zlib.crc32(content[_SUM:], seed):
-            fields: Any = json.loads(line)
+            fields: object = json.loads(line)
             if isinstance(fields, dict):
                 return fields, data  # pyright: ignore[reportUnknownVariableType]  # any JSON
     except (ValueError, RecursionError):

@@ -56,7 +56,7 @@ _CLASSES: Final[dict[str, type[NoeticError]]] = {
 _OWN: Final = frozenset({"message", "path", "hint", "result", "left", "first"})
 
 
-def encode_failure(error: NoeticError, depth: int, encode: Encode) -> dict[str, Any]:
+def encode_failure(error: NoeticError, depth: int, encode: Encode) -> dict[str, object]:
     """The parts of an error; a field that cannot be stored is told as text."""
     fields = {
         name: _part(value, depth + 2, encode)
@@ -80,7 +80,7 @@ def _known(kind: type[NoeticError]) -> str:
     return next(base.__name__ for base in kind.__mro__ if _CLASSES.get(base.__name__) is base)
 
 
-def _part(value: object, depth: int, encode: Encode) -> Any:
+def _part(value: object, depth: int, encode: Encode) -> object:
     if isinstance(value, str):
         return _text(value)
     try:
@@ -278,7 +278,7 @@ _MARK: Final = "$"
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
 
 
-def _encode(value: Any, depth: int) -> Any:
+def _encode(value: object, depth: int) -> Any:
     kind: Any = value.__class__
     if kind in _PLAIN:
         return value
@@ -288,7 +288,7 @@ def _encode(value: Any, depth: int) -> Any:
     return _encode_instance(value, kind, depth) if encode is None else encode(value, depth)
 
 
-def _encode_at(frame: str, value: Any, depth: int) -> Any:
+def _encode_at(frame: str, value: object, depth: int) -> object:
     try:
         return _encode(value, depth + 1)
     except Unfit as error:
@@ -301,10 +301,10 @@ def _encode_float(value: float, _: int) -> float:
     return value
 
 
-def _encode_list(value: Collection[Any], depth: int) -> list[Any]:
+def _encode_list(value: Collection[object], depth: int) -> list[object]:
     if _PLAIN.issuperset(map(type, value)):
         return list(value)
-    encoded: list[Any] = []
+    encoded: list[object] = []
     for index, part in enumerate(value):
         try:
             encoded.append(_encode(part, depth + 1))
@@ -313,7 +313,7 @@ def _encode_list(value: Collection[Any], depth: int) -> list[Any]:
     return encoded
 
 
-def _encode_dict(value: dict[Any, Any], depth: int) -> Any:
+def _encode_dict(value: dict[Any, Any], depth: int) -> object:
     if len(value) > MAX_KEYS:
         raise LimitExceeded("keys of an object", MAX_KEYS, hint="keep it in a list, or in a database of its own")
     if _MARK in value or not all(type(key) is str for key in value):
@@ -322,7 +322,7 @@ def _encode_dict(value: dict[Any, Any], depth: int) -> Any:
             for key, part in value.items()
         ]
         return {_MARK: "dict", "v": pairs}
-    encoded: dict[str, Any] = {}
+    encoded: dict[str, object] = {}
     for key, part in value.items():
         try:
             encoded[key] = _encode(part, depth + 1)
@@ -331,12 +331,12 @@ def _encode_dict(value: dict[Any, Any], depth: int) -> Any:
     return encoded
 
 
-def _encode_set(value: set[Any] | frozenset[Any], depth: int) -> dict[str, Any]:
+def _encode_set(value: set[object] | frozenset[object], depth: int) -> dict[str, object]:
     return {_MARK: type(value).__name__, "v": sorted(_encode_list(value, depth + 1), key=dump)}
 
 
-def _encode_moment(value: datetime | time, _: int) -> dict[str, Any]:
-    encoded: dict[str, Any] = {_MARK: type(value).__name__, "v": value.isoformat()}
+def _encode_moment(value: datetime | time, _: int) -> dict[str, object]:
+    encoded: dict[str, object] = {_MARK: type(value).__name__, "v": value.isoformat()}
     # An offset alone would forget the zone's rules, and which of two equal hours it was.
     if isinstance(value.tzinfo, ZoneInfo) and value.tzinfo.key:
         encoded["tz"] = value.tzinfo.key
@@ -345,7 +345,7 @@ def _encode_moment(value: datetime | time, _: int) -> dict[str, Any]:
     return encoded
 
 
-def _encode_secret(value: Secret[Any], _: int) -> dict[str, Any]:
+def _encode_secret(value: Secret[object], _: int) -> dict[str, object]:
     if value.stored != "name":
         raise Unfit(
             "a Secret is not stored", hint='Secret(value, name="db", stored="name") stores its name and not its value'
@@ -377,7 +377,7 @@ _ENCODERS: Final[dict[type, Callable[[Any, int], Any]]] = {
 }
 
 
-def _encode_instance(value: Any, kind: type[Any], depth: int) -> dict[str, Any]:
+def _encode_instance(value: Any, kind: type[Any], depth: int) -> dict[str, object]:
     if isinstance(value, ItemBase):
         return _encode_item(value)
     if isinstance(value, Enum):
@@ -398,22 +398,22 @@ def _encode_instance(value: Any, kind: type[Any], depth: int) -> dict[str, Any]:
     raise Unfit(f"a {kind.__module__}.{type_name(kind)} cannot be stored", hint=hint)
 
 
-def _encode_fields(value: Any, kind: type, names: Iterable[str], depth: int) -> dict[str, Any]:
+def _encode_fields(value: object, kind: type, names: Iterable[str], depth: int) -> dict[str, object]:
     # Next to the mark rather than below it: a nested state is half as deep. No field's name can be the mark.
-    encoded: dict[str, Any] = {_MARK: f"object:{kind.__name__}"}
+    encoded: dict[str, object] = {_MARK: f"object:{kind.__name__}"}
     for name in names:
         encoded[name] = _encode_at(f".{name}", getattr(value, name), depth)
     return encoded
 
 
-def _model_fields(value: Any) -> Any:
+def _model_fields(value: Any) -> object:
     try:
         return value.model_dump(mode="python", by_alias=False, round_trip=True, warnings="error")
     except Exception as error:  # a serializer of the user's may raise anything
         raise Unfit(f"{type(value).__qualname__} does not dump: {error}") from error
 
 
-def _encode_item(item: ItemBase) -> dict[str, Any]:
+def _encode_item(item: ItemBase) -> dict[str, object]:
     if isinstance(item, Opaque):
         return {_MARK: "opaque", "v": b64encode(item.raw).decode(), "id": item.id}
     try:
@@ -429,7 +429,7 @@ def _encode_item(item: ItemBase) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------- reading
 
 
-def _decode(node: Any) -> Any:
+def _decode(node: object) -> object:
     if is_list(node):
         return [_decode(part) for part in node]
     if not is_dict(node):
@@ -450,23 +450,23 @@ def _decode(node: Any) -> Any:
         raise Unfit(error.message, hint=error.hint) from error
 
 
-def _list_of(node: dict[str, Any]) -> list[Any]:
+def _list_of(node: dict[str, object]) -> list[object]:
     parts = node["v"]
     if not is_list(parts):
         raise TypeError(f"it holds {kind_name(parts)}")
     return [_decode(part) for part in parts]
 
 
-def _decode_pairs(node: dict[str, Any]) -> Bag:
+def _decode_pairs(node: dict[str, object]) -> Bag:
     pairs = _list_of(node)
     if not all(is_list(pair) and len(pair) == 2 for pair in pairs):
         raise TypeError("it holds something that is not a pair")
     return Bag("dict", pairs)
 
 
-def _decode_moment(kind: type[Any], node: dict[str, Any]) -> Any:
+def _decode_moment(kind: type[Any], node: dict[str, object]) -> object:
     moment = kind.fromisoformat(node["v"])
-    changes: dict[str, Any] = {"fold": 1} if node.get("fold") == 1 else {}
+    changes: dict[str, object] = {"fold": 1} if node.get("fold") == 1 else {}
     if "tz" in node:
         changes["tzinfo"] = _zone(node["tz"])
     return moment.replace(**changes)

@@ -88,7 +88,7 @@ def _finite(text: str) -> float:
     return number if math.isfinite(number) else _refuse_number(text)
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
@@ -105,7 +105,7 @@ _encode_ascii = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_c
 def _in_c() -> Callable[[Any, int], Iterable[str]] | None:
     """The part of the encoder that is written in C, where there is one: made once, and not again for every text."""
     make: Any = getattr(json.encoder, "c_make_encoder", None)
-    text: Any = getattr(json.encoder, "c_encode_basestring", None)
+    text: object = getattr(json.encoder, "c_encode_basestring", None)
     if make is None or text is None:
         return None
     # No markers, for no circular check; no indent; neither keys in order nor keys left out; no NaN.
@@ -208,7 +208,7 @@ class StoredInstance:
     """A stored instance whose class is not known yet."""
 
     name: str
-    fields: Any
+    fields: object
 
 
 @attrs.frozen
@@ -227,8 +227,8 @@ class Failure:
     message: str
     path: tuple[str, ...]
     hint: str | None
-    fields: dict[str, Any]
-    first: Any
+    fields: dict[str, object]
+    first: object
 
 
 @attrs.frozen
@@ -305,11 +305,11 @@ class Structurer:
 
     def __init__(self, registry: Mapping[str, type] | None = None) -> None:
         self.registry: Mapping[str, type] = {} if registry is None else registry
-        self._hooks: dict[Any, Hook | None] = {}
+        self._hooks: dict[object, Hook | None] = {}
         self._makers: dict[Any, Callable[[Mapping[str, Any], Any], Any]] = {}
         self._built: Converter | None = None
 
-    def structure(self, value: Any, kind: Any) -> Any:
+    def structure(self, value: object, kind: Any) -> Any:
         """The value as an instance of `kind`.
 
         Raises:
@@ -324,7 +324,7 @@ class Structurer:
         except Exception as error:  # a class of the user's may raise anything
             raise _explained(error) from error
 
-    def untyped(self, value: Any) -> Any:
+    def untyped(self, value: object) -> object:
         """The value with its own classes, as far as they are registered."""
         if isinstance(value, StoredInstance | Member):
             known = self.registry.get(value.name)
@@ -350,7 +350,7 @@ class Structurer:
 
     # ------------------------------------------------------------------------------------------------ hooks
 
-    def _hook(self, kind: Any) -> Hook | None:
+    def _hook(self, kind: object) -> Hook | None:
         """What makes a `kind` here; `None` leaves it to cattrs."""
         try:
             if kind not in self._hooks:
@@ -360,7 +360,7 @@ class Structurer:
             # An annotation inside of it cannot be hashed, so it cannot be remembered.
             return self._find(kind)
 
-    def _find(self, kind: Any) -> Hook | None:
+    def _find(self, kind: object) -> Hook | None:
         if _is_open(kind):
             return self.untyped
         if kind is None or (_is_class(kind) and kind in _SCALARS):
@@ -377,7 +377,7 @@ class Structurer:
             return partial(self._mapping, *(arguments or (Any, Any)))
         return self._find_class(kind, base)
 
-    def _find_class(self, kind: Any, base: Any) -> Hook | None:
+    def _find_class(self, kind: object, base: Any) -> Hook | None:
         if not _is_class(base):
             return None
         if base is Secret:
@@ -398,10 +398,10 @@ class Structurer:
             return partial(self.record, kind)
         return None
 
-    def _secret(self, kind: Any, value: Any) -> Secret[Any]:
+    def _secret(self, kind: object, value: object) -> Secret[object]:
         return value if is_secret(value) else Secret(self.structure(value, kind))
 
-    def _own(self, kind: Any, value: Any) -> Any:
+    def _own(self, kind: Any, value: object) -> object:
         """The class that a stored instance is of: the declared one, or a registered one below it."""
         base = get_origin(kind) or kind
         if not isinstance(value, StoredInstance) or value.name == base.__name__:
@@ -412,17 +412,17 @@ class Structurer:
             raise Unfit(f"is a {type_name(kind)}, not {_shown(value)}")
         return known
 
-    def _at(self, frame: str, make: Hook, value: Any) -> Any:
+    def _at(self, frame: str, make: Hook, value: object) -> Any:
         try:
             return make(value)
         except Unfit as error:
             raise error.inside(frame) from error.__cause__
 
-    def _each(self, values: Iterable[Any], kind: Any) -> list[Any]:
+    def _each(self, values: Iterable[object], kind: object) -> list[object]:
         make = partial(self.structure, kind=kind)
         return [self._at(f"[{index}]", make, value) for index, value in enumerate(values)]
 
-    def _tuple(self, kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    def _tuple(self, kinds: tuple[object, ...], value: object) -> tuple[object, ...]:
         if not is_array(value):
             raise Unfit(f"is a tuple, not {_shown(value)}")
         if not kinds or kinds[-1] is Ellipsis:
@@ -435,7 +435,7 @@ class Structurer:
             for index, (part, kind) in enumerate(zip(value, kinds, strict=True))
         )
 
-    def _collection(self, base: Any, kind: Any, value: Any) -> Any:
+    def _collection(self, base: Any, kind: object, value: object) -> object:
         make = _CONTAINERS[base]
         if isinstance(value, Bag) and value.kind != "dict" and (base in _SETS or base in _OPEN):
             parts = self._each(value.parts, kind)
@@ -448,7 +448,7 @@ class Structurer:
             return parts if is_list(value) else tuple(parts)
         return _hashed(make, parts)
 
-    def _mapping(self, key_kind: Any, value_kind: Any, value: Any) -> dict[Any, Any]:
+    def _mapping(self, key_kind: Any, value_kind: Any, value: Any) -> dict[object, object]:
         if isinstance(value, Bag) and value.kind == "dict":
             pairs: Iterable[Any] = value.parts
         elif is_mapping(value):
@@ -462,10 +462,10 @@ class Structurer:
             )
             for key, part in pairs
         ]
-        found: dict[Any, Any] = _hashed(dict, made)
+        found: dict[object, object] = _hashed(dict, made)
         return found
 
-    def _union(self, kind: Any, value: Any) -> Any:
+    def _union(self, kind: object, value: object) -> object:
         members = [member for member in get_args(kind) if member is not type(None) or value is None]
         if len(members) == 1:
             return self.structure(value, members[0])
@@ -480,17 +480,17 @@ class Structurer:
             raise causes[0]
         raise Unfit(f"is one of {', '.join(map(type_name, get_args(kind)))}, not {_shown(value)}") from causes[0]
 
-    def _failure(self, kind: type[NoeticError], value: Any) -> Any:
+    def _failure(self, kind: type[NoeticError], value: object) -> object:
         return _instance(kind, self.untyped(value) if isinstance(value, Failure) else value)
 
-    def _member(self, kind: type[Enum], value: Any) -> Enum:
+    def _member(self, kind: type[Enum], value: object) -> Enum:
         plain = self.untyped(value.value) if isinstance(value, Member) else value
         try:
             return kind(plain)
         except ValueError:
             raise Unfit(f"{plain!r:.60} is not a valid {kind.__qualname__}") from None
 
-    def _named_tuple(self, kind: Any, value: Any) -> Any:
+    def _named_tuple(self, kind: Any, value: object) -> object:
         kind = self._own(kind, value)
         hints = get_type_hints(kind)
         fields = _fields(kind, value)
@@ -503,11 +503,11 @@ class Structurer:
         except TypeError as error:
             raise Unfit(str(error)) from error
 
-    def _typed_dict(self, kind: Any, value: Any) -> dict[str, Any]:
+    def _typed_dict(self, kind: Any, value: object) -> dict[str, object]:
         fields = _fields(kind, value)
         # Where annotations are texts, the class itself does not know which of its keys are required.
         hints = get_type_hints(kind, include_extras=True)
-        made: dict[str, Any] = {}
+        made: dict[str, object] = {}
         for key, hint in hints.items():
             if key in fields:
                 plain = get_args(hint)[0] if get_origin(hint) in (Required, NotRequired) else hint
@@ -518,7 +518,7 @@ class Structurer:
             raise Unfit(f"has no field {', '.join(sorted(unknown))}")
         return made
 
-    def _model(self, kind: Any, value: Any) -> Any:
+    def _model(self, kind: Any, value: object) -> object:
         kind = self._own(kind, value)
         plain = self.untyped(value.fields if isinstance(value, StoredInstance) else value)
         try:
@@ -526,7 +526,7 @@ class Structurer:
         except Exception as error:  # a validator of the user's may raise anything
             raise Unfit(f"does not fit {kind.__qualname__}: {error}") from error
 
-    def record(self, kind: Any, value: Any) -> Any:
+    def record(self, kind: object, value: object) -> Any:
         """An instance of an attrs class or a dataclass, made of its fields.
 
         Raises:
@@ -557,10 +557,10 @@ class Structurer:
     def _build(self) -> Converter:
         from cattrs import Converter
 
-        def ours(kind: Any) -> bool:
+        def ours(kind: object) -> bool:
             return self._hook(_bare(kind)) is not None
 
-        def factory(_: Any) -> Callable[[Any, Any], Any]:
+        def factory(_: object) -> Callable[[Any, Any], Any]:
             return self.structure
 
         converter = Converter(forbid_extra_keys=True, detailed_validation=True)
@@ -591,7 +591,7 @@ def _is_open(kind: object) -> bool:
     return kind is Any or kind is object or kind is JsonValue or isinstance(kind, TypeVar | ForwardRef | str)
 
 
-def _scalar(kind: object, value: object) -> Any:
+def _scalar(kind: object, value: object) -> object:
     native, parse = _SCALARS[kind]
     # A bool is an int to Python, and a datetime a date.
     strange = isinstance(value, bool) != (kind is bool) or (kind is date and isinstance(value, datetime))
@@ -605,7 +605,7 @@ def _scalar(kind: object, value: object) -> Any:
     raise Unfit(f"is a {type_name(kind)}, not {_shown(value)}")
 
 
-def _instance(kind: type, value: object) -> Any:
+def _instance(kind: type, value: object) -> object:
     if isinstance(value, kind):
         return value
     raise Unfit(f"is a {type_name(kind)}, not {_shown(value)}")
@@ -625,12 +625,12 @@ def _hashed(make: Callable[[Iterable[Any]], Any], parts: list[Any]) -> Any:
         raise Unfit(f"holds something that cannot be hashed: {error}") from error
 
 
-def _gather(kind: Literal["set", "frozenset", "dict"], parts: list[Any]) -> Any:
+def _gather(kind: Literal["set", "frozenset", "dict"], parts: list[object]) -> object:
     makers: dict[str, Callable[[Iterable[Any]], Any]] = {"set": set, "frozenset": frozenset, "dict": dict}
     return _hashed(makers[kind], parts)
 
 
-def _bare(kind: object) -> Any:
+def _bare(kind: object) -> object:
     """A type without its annotations, which need not be hashable, and its new name."""
     while get_origin(kind) is Annotated or isinstance(kind, NewType):
         kind = kind.__supertype__ if isinstance(kind, NewType) else get_args(kind)[0]

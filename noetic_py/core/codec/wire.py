@@ -96,7 +96,7 @@ def _text_size(item: ItemBase) -> int:
     return size_of(item)
 
 
-def _with_extra(wire: dict[str, Any], extra: Mapping[str, Any] | None) -> dict[str, Any]:
+def _with_extra(wire: dict[str, Any], extra: Mapping[str, object] | None) -> dict[str, Any]:
     """Fields without a name here; what has a name wins over them."""
     if extra:
         check_nesting(extra)
@@ -108,12 +108,12 @@ def _with_extra(wire: dict[str, Any], extra: Mapping[str, Any] | None) -> dict[s
     return wire
 
 
-def _write_message(item: Message) -> dict[str, Any]:
+def _write_message(item: Message) -> dict[str, object]:
     content = [_write_part(part) for part in item.content]
     return {"type": "message", "id": item.id, "status": item.status, "role": item.role, "content": content}
 
 
-def _write_call(item: FunctionCall) -> dict[str, Any]:
+def _write_call(item: FunctionCall) -> dict[str, object]:
     return {
         "type": "function_call",
         "id": item.id,
@@ -124,7 +124,7 @@ def _write_call(item: FunctionCall) -> dict[str, Any]:
     }
 
 
-def _write_output(item: FunctionCallOutput) -> dict[str, Any]:
+def _write_output(item: FunctionCallOutput) -> dict[str, object]:
     output = item.output if isinstance(item.output, str) else [_write_part(part) for part in item.output]
     return {
         "type": "function_call_output",
@@ -135,7 +135,7 @@ def _write_output(item: FunctionCallOutput) -> dict[str, Any]:
     }
 
 
-def _write_reasoning(item: Reasoning) -> dict[str, Any]:
+def _write_reasoning(item: Reasoning) -> dict[str, object]:
     wire: dict[str, object] = {
         "type": "reasoning",
         "id": item.id,
@@ -149,7 +149,7 @@ def _write_reasoning(item: Reasoning) -> dict[str, Any]:
     return wire
 
 
-def _write_extension(item: Extension) -> dict[str, Any]:
+def _write_extension(item: Extension) -> dict[str, object]:
     try:
         data = item.data
     except (TypeError, RecursionError) as error:
@@ -167,7 +167,7 @@ def _version_of(cls: type[Extension]) -> Version:
     return version if isinstance(version, (int, str)) and version_order(version) else 1
 
 
-def _write_opaque(item: Opaque) -> dict[str, Any]:
+def _write_opaque(item: Opaque) -> dict[str, object]:
     wire: dict[str, object] = parse(item.raw, MAX_ITEM_BYTES, "item size")
     return wire
 
@@ -182,7 +182,7 @@ _WRITERS: Final[dict[type, Callable[[Any], dict[str, Any]]]] = {
 }
 
 
-def _write_part(part: ContentPart, text_type: str | None = None) -> dict[str, Any]:
+def _write_part(part: ContentPart, text_type: str | None = None) -> dict[str, object]:
     match part:
         case InputText():
             wire: dict[str, object] = {"type": "input_text", "text": part.text}
@@ -318,7 +318,7 @@ def _base(data: Mapping[str, object], known: frozenset[str]) -> dict[str, Any]:
     return {"id": _optional(data, "id") or None, "status": status, "extra": _extra(data, known)}
 
 
-def _objects(value: object, key: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
+def _objects(value: object, key: str) -> Iterable[tuple[str, Mapping[str, object]]]:
     if not is_array(value):
         raise Unfit(f"is a list, not {kind_name(value)}" if value is not None else "is missing").inside(f".{key}")
     for index, part in enumerate(value):
@@ -425,7 +425,7 @@ def _read_extension(cls: type[Extension], data: Mapping[str, object]) -> Extensi
     return attrs.evolve(made, **{key: value for key, value in base.items() if value is not None})
 
 
-def _migrated(cls: type[Extension], payload: Mapping[str, object], version: object) -> Mapping[str, Any]:
+def _migrated(cls: type[Extension], payload: Mapping[str, object], version: object) -> Mapping[str, object]:
     """The payload of an item in the form that its type has now."""
     mine, theirs = version_order(_version_of(cls)) or (), version_order(version) or ()
     if theirs == mine:

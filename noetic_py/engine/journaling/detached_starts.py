@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from noetic_py.core.codec.structure import dump
 from noetic_py.core.state import StateBag
@@ -54,7 +54,7 @@ def note(
         return
     codec, state = run.store.codec, scope.state
     try:
-        started: dict[str, Any] = {
+        started: dict[str, object] = {
             "step": step.id,
             "fingerprint": fingerprint(step),
             "count": at,

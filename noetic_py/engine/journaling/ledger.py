@@ -370,7 +370,7 @@ NO_TREE: Any = object()
 # ------------------------------------------------------------------------------------------------------ a finished step
 
 
-def encode_finished(frame: Frame, store: RunWriter, value: Any, output: Any) -> Any:
+def encode_finished(frame: Frame, store: RunWriter, value: object, output: object) -> object:
     """A body is done: make its record, and encode it, so that what cannot be stored is this step's failure.
 
     Returns:
@@ -383,7 +383,7 @@ def encode_finished(frame: Frame, store: RunWriter, value: Any, output: Any) -> 
     if frame.segments is not None:
         flush(frame)
     record = StepFinished(frame.at, step.kind, None, None)
-    tree: Any = NO_TREE
+    tree: object = NO_TREE
     record.items = frame.scope.log.since(frame.mark)
     try:
         record.delta = capture(frame)
@@ -406,7 +406,7 @@ def encode_finished(frame: Frame, store: RunWriter, value: Any, output: Any) -> 
     return output
 
 
-def _output(frame: Frame, value: Any, output: Any, codec: Codec) -> tuple[Any, Any, Any]:
+def _output(frame: Frame, value: object, output: object, codec: Codec) -> tuple[Any, Any, Any]:
     """What is stored as the output, not twice what stands elsewhere; what is handed on; and its stored form.
 
     Raises:
@@ -425,7 +425,7 @@ def _output(frame: Frame, value: Any, output: Any, codec: Codec) -> tuple[Any, A
     return None if output is None else Stored(tree), _own(frame, output, tree, codec), tree
 
 
-def _unchanged(step: AnyStep, last: tuple[str, Any, Any], codec: Codec) -> bool:
+def _unchanged(step: AnyStep, last: tuple[str, object, object], codec: Codec) -> bool:
     """Whether an output that is a child's is still what the child gave: a body may have changed it."""
     _, output, tree = last
     if step.body is None or output.__class__ in ATOMS:
@@ -433,7 +433,7 @@ def _unchanged(step: AnyStep, last: tuple[str, Any, Any], codec: Codec) -> bool:
     return tree is not NO_TREE and dump(codec.encode(output)) == dump(tree)
 
 
-def _own(frame: Frame, output: Any, tree: Any, codec: Codec) -> Any:
+def _own(frame: Frame, output: object, tree: object, codec: Codec) -> object:
     """An output as it is read from its record, so that every process goes on with the same value.
 
     Raises:

@@ -68,7 +68,7 @@ Trees: TypeAlias = Mapping[str, Any]
 Deltas: TypeAlias = dict[int, tuple[Change, ...]]
 
 
-def version_of(kind: type[Any] | None) -> int:
+def version_of(kind: type[object] | None) -> int:
     """The version of a state type: its `schema_version`, 1 when it has none.
 
     Raises:
@@ -110,7 +110,9 @@ def _revise_layers(records: list[JournalRecord], revised: StateRevised) -> None:
             record.output = Stored(revised.layers)
 
 
-def migrated(records: list[JournalRecord], kinds: Kinds, kind: type[Any] | None, codec: Codec) -> StateRevised | None:
+def migrated(
+    records: list[JournalRecord], kinds: Kinds, kind: type[object] | None, codec: Codec
+) -> StateRevised | None:
     """What a newer version of the state's type makes of a journal; `None` when it is of this version.
 
     Raises:
@@ -127,7 +129,7 @@ def migrated(records: list[JournalRecord], kinds: Kinds, kind: type[Any] | None,
 
     stored = _tree(opening)
 
-    def newer(fields: Trees) -> Any:
+    def newer(fields: Trees) -> object:
         made = state_tree(stored, migrate_fields(kind, fields, opening.version), kind.__name__)
         return decoded(made, kind, codec)
 
@@ -136,7 +138,7 @@ def migrated(records: list[JournalRecord], kinds: Kinds, kind: type[Any] | None,
     return StateRevised((), version, codec.encode(newer(begun)), deltas)
 
 
-def decoded(stored: Any, kind: type[Any], codec: Codec) -> Any:
+def decoded(stored: object, kind: type[object], codec: Codec) -> object:
     """A stored state as one of a type.
 
     Raises:
@@ -187,7 +189,7 @@ def replaced(records: list[JournalRecord], kinds: Kinds, state: object, codec: C
     return revision if older is None else evolve(revision, deltas={**older.deltas, **revision.deltas})
 
 
-def _check_type(stored: Any, state: object, codec: Codec) -> None:
+def _check_type(stored: object, state: object, codec: Codec) -> None:
     mine, other = (stored_type(each) for each in (codec.encode(as_stored(state)), stored))
     if mine != other:
         raise ConfigError(
@@ -197,7 +199,7 @@ def _check_type(stored: Any, state: object, codec: Codec) -> None:
         )
 
 
-def as_stored(state: Any) -> Any:
+def as_stored(state: object) -> object:
     """A state as the value that is stored for it."""
     return dict(state.view()) if isinstance(state, StateBag) else state
 
@@ -208,12 +210,12 @@ def stored_type(tree: Any) -> str:
     return str(tree["t"] if mark == "object" else mark).removeprefix("object:")
 
 
-def _kind(state: object) -> type[Any] | None:
+def _kind(state: object) -> type[object] | None:
     return None if isinstance(state, (StateBag, dict)) else type(state)
 
 
 def _ending_with(
-    records: list[JournalRecord], kinds: Kinds, state: Mapping[str, Known], kind: type[Any] | None, codec: Codec
+    records: list[JournalRecord], kinds: Kinds, state: Mapping[str, Known], kind: type[object] | None, codec: Codec
 ) -> StateRevised:
     root, opening = tree(records, kinds), opening_of(records)
     stored = _tree(opening)
@@ -241,7 +243,7 @@ def opening_of(records: Iterable[JournalRecord]) -> Opening:
     return started.opening
 
 
-def _tree(opening: Opening) -> Any:
+def _tree(opening: Opening) -> object:
     return opening.state.tree if isinstance(opening.state, Stored) else opening.state
 
 
@@ -318,7 +320,7 @@ def recorded(frame: Frame, key: str) -> Any:
 # ---------------------------------------------------------------------------------------------------- before
 
 
-def look(step: AnyStep, value: Any, parent: Frame, name: str, scope: ContextScope) -> ReplayedOutput | None:
+def look(step: AnyStep, value: object, parent: Frame, name: str, scope: ContextScope) -> ReplayedOutput | None:
     """What the journal has of a child that is about to start: its output, put in place; `None` when it has to run.
 
     Raises:
@@ -385,7 +387,7 @@ def _check_order(parent: Frame, node: Node, name: str) -> None:
         raise ReplayDiverged(f"is recorded, and {name} was called instead", path=left[0].path)
 
 
-def _once_again(step: AnyStep, value: Any, parent: Frame, path: Path, scope: ContextScope) -> ReplayedOutput | None:
+def _once_again(step: AnyStep, value: object, parent: Frame, path: Path, scope: ContextScope) -> ReplayedOutput | None:
     """What is known of a step that may run only once, and that a step around it would run again.
 
     Returns:
@@ -452,7 +454,7 @@ def _fail_again(
     return error
 
 
-def _difference(step: AnyStep, value: Any, parent: Frame, record: StepFinished) -> str | None:
+def _difference(step: AnyStep, value: object, parent: Frame, record: StepFinished) -> str | None:
     """In what the step that is called now differs from the recorded one."""
     if not parent.x.run.kinds[record.kind].is_named(step.kind):
         return f"a {record.kind} step is recorded, and a {step.kind} step is called"
@@ -480,7 +482,7 @@ def _other_state(run: Run, scope: ContextScope, left: list[BodySegment]) -> str 
 
 
 def _differs(
-    step: AnyStep, value: Any, parent: Frame, record: StepFinished, scope: ContextScope, left: list[BodySegment]
+    step: AnyStep, value: object, parent: Frame, record: StepFinished, scope: ContextScope, left: list[BodySegment]
 ) -> str | None:
     """In what the step, or the state that it meets, differs from what is recorded."""
     differs = _difference(step, value, parent, record) or _other_state(parent.x.run, scope, left)
@@ -524,7 +526,7 @@ def _stands_here(parent: Frame, path: Path, *, always: bool = False, held: bool 
 
 def _replay(
     step: AnyStep, child: Node, left: list[BodySegment], parent: Frame, scope: ContextScope, path: tuple[str, ...]
-) -> Any:
+) -> object:
     """Put what a finished child has left where it left it, and return its output."""
     run = parent.x.run
     _put_left(step, left, parent, scope, path)
@@ -588,7 +590,7 @@ def _put_left(
         ledger.returned(parent, scope.log.size)
 
 
-def _seen_through(step: AnyStep, parent: Frame, scope: ContextScope, path: Path) -> Any:
+def _seen_through(step: AnyStep, parent: Frame, scope: ContextScope, path: Path) -> object:
     """The state that a step meets; what it is now is noted, so that a step can go back to it or begin with it."""
     return Frame(step, parent, parent.x, path, scope, parent.lease, scope.log.size).state
 
@@ -604,7 +606,7 @@ def _recalled(x: Execution, layer_states: LayerStates, left: list[BodySegment]) 
     return layer_states
 
 
-def output_of(node: Node, step: AnyStep, run: Run) -> Any:
+def output_of(node: Node, step: AnyStep, run: Run) -> object:
     """A finished step's output."""
     record = node.finished
     if record is None or run.store is None:
@@ -623,7 +625,7 @@ def output_of(node: Node, step: AnyStep, run: Run) -> Any:
     return read_output(kind, output, step, run.store.codec)
 
 
-def _stored_output(node: Node) -> Any:
+def _stored_output(node: Node) -> object:
     """The stored form of a finished step's output, `NO_TREE` where another record has it."""
     output = None if node.finished is None else node.finished.output
     if isinstance(output, SameAsChild):
@@ -737,7 +739,7 @@ def stop_again(x: Execution, path: tuple[str, ...]) -> None:
 # ---------------------------------------------------------------------------------------------------- a body
 
 
-async def begin(frame: Frame, value: Any) -> ReplayedOutput | None:
+async def begin(frame: Frame, value: object) -> ReplayedOutput | None:
     """A body is about to start: find its place in the journal, and for one that may run only once say that it does.
 
     Returns:
@@ -777,13 +779,13 @@ async def begin(frame: Frame, value: Any) -> ReplayedOutput | None:
     return None
 
 
-async def ask_step(frame: Frame, value: Any) -> Any:
+async def ask_step(frame: Frame, value: object) -> object:
     """What the step's own `reconcile` says of an input."""
     ask = frame.step.reconcile
     return NOT_DONE if ask is None else await call_apart(frame, ask, copy_value(value), frame.read_only())
 
 
-async def _reconcile(frame: Frame, value: Any) -> Any:
+async def _reconcile(frame: Frame, value: object) -> object:
     if frame.step.reconcile is None:
         raise StepOutcomeUnknown(path=frame.at)
     try:
@@ -832,7 +834,7 @@ def disown(frame: Frame, failure: NoeticError) -> None:
             ledger.discarded(frame.x.run, (*frame.at, name))
 
 
-def _digest(step: AnyStep, value: Any, frame: Frame) -> str | None:
+def _digest(step: AnyStep, value: object, frame: Frame) -> str | None:
     """A digest of what the step was given, where that is not derived from what is recorded."""
     store = frame.x.run.store
     essence = frame.x.run.kinds[step.kind].essence

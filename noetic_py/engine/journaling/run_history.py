@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attrs import evolve, frozen
 
@@ -278,7 +278,7 @@ async def read_journal(backend: CheckpointBackend, run_id: str, codec: Codec) ->
 
 
 def run_history_of(
-    records: list[JournalRecord], kinds: Kinds, run_id: str, kind: type[Any] | None, codec: Codec
+    records: list[JournalRecord], kinds: Kinds, run_id: str, kind: type[object] | None, codec: Codec
 ) -> RunHistory:
     """Read a journal.
 

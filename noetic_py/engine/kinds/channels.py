@@ -73,7 +73,7 @@ def _may_come_again(frame: Frame) -> bool:
     return any(node.step.retry is not None for node in going_on(frame))
 
 
-async def receive(frame: Frame, channel: AnyChannel, timeout: float | None) -> Any:
+async def receive(frame: Frame, channel: AnyChannel, timeout: float | None) -> object:
     """Wait for the next message."""
     frame = _acting(frame)
     _check_timeout(timeout, "recv", frame)
@@ -87,7 +87,7 @@ async def receive(frame: Frame, channel: AnyChannel, timeout: float | None) -> A
     return take(frame, channel, frame.at, entry, reader)
 
 
-def receive_now(frame: Frame, channel: AnyChannel) -> Any:
+def receive_now(frame: Frame, channel: AnyChannel) -> object:
     """The next message if there is one."""
     frame = _acting(frame)
     with _named(frame):
@@ -171,7 +171,7 @@ def _check_timeout(timeout: object, where: str, frame: Frame) -> None:
         )
 
 
-def _message(put: Put, output: object = None) -> list[Any]:
+def _message(put: Put, output: object = None) -> list[object]:
     return [put.channel.name, put.value]
 
 

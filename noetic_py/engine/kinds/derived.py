@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from attrs import frozen
 
 from noetic_py.context.context import Derived
@@ -31,7 +29,7 @@ def derived_step(step: AnyStep, ctx: Derived) -> AnyStep:
     return Step(id=ctx.name if ctx.at != frame.at else "derived", kind=kind.name, spec=DerivedSpec(step, ctx, shared))
 
 
-async def run_derived(value: Any, frame: Frame) -> Any:
+async def run_derived(value: object, frame: Frame) -> object:
     """Run the step where the derived context is; what it leaves there, the context has."""
     spec: DerivedSpec = frame.step.spec
     ctx, shared = spec.ctx, spec.shared

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import Any
 
 import anyio
 
@@ -16,7 +15,7 @@ from noetic_py.engine.progress import forget_round
 from noetic_py.steps.loop import EverySpec
 
 
-async def run_every(value: Any, frame: Frame) -> None:
+async def run_every(value: object, frame: Frame) -> None:
     """Run the step again and again, at its times."""
     with Rounds(frame):
         await _go_on(frame)

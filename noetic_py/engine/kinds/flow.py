@@ -33,10 +33,10 @@ _WITH_STATES = 3
 """How many arguments a `merge` takes that looks at the paths' states."""
 
 
-async def run_sequence(value: Any, frame: Frame) -> Any:
+async def run_sequence(value: object, frame: Frame) -> object:
     """Each step gets what the one before returned."""
     spec: SequenceSpec = frame.step.spec
-    given: Any = None
+    given: object = None
     for step, name in zip(spec.steps, spec.frames, strict=True):
         if value is None and spec.hand_on == "text":
             value = _last_text(frame, given)
@@ -45,13 +45,13 @@ async def run_sequence(value: Any, frame: Frame) -> Any:
     return value
 
 
-def _last_text(frame: Frame, given: Any) -> Any:
+def _last_text(frame: Frame, given: object) -> object:
     """The text of the last answer in a sequence; what its last step was given, when there is none."""
     answers = (item for item in reversed(frame.log.since(frame.start)) if isinstance(item, Message) and item.is_final)
     return next((item.text for item in answers if item.text), given)
 
 
-async def run_branch(value: Any, frame: Frame) -> Any:
+async def run_branch(value: object, frame: Frame) -> object:
     """Ask the route, record what it said, run that."""
     spec: BranchSpec = frame.step.spec
     before = replay.recorded(frame, "route")
@@ -77,7 +77,7 @@ def _route_again(spec: BranchSpec, id: str | None) -> AnyStep | None:
     return found[0] if len(found) == 1 else None
 
 
-def _chosen(frame: Frame, spec: BranchSpec, answer: Any) -> AnyStep | None:
+def _chosen(frame: Frame, spec: BranchSpec, answer: object) -> AnyStep | None:
     if spec.cases is None:
         if answer is None:
             return None
@@ -203,7 +203,7 @@ async def _run_path(frame: Frame, path: Path, index: int, outcomes: Outcomes) ->
             outcomes.cancel_scope.cancel()
 
 
-async def run_parallel(value: Any, frame: Frame) -> Any:
+async def run_parallel(value: object, frame: Frame) -> object:
     """All, the first, or whatever comes."""
     spec: ParallelSpec = frame.step.spec
     paths = await _paths(frame, spec, value)
@@ -213,7 +213,7 @@ async def run_parallel(value: Any, frame: Frame) -> Any:
         await _discard_losers(frame, paths, winner)
         return _win(frame, paths, outcomes, winner)
     await _return_layers(frame, paths, outcomes)
-    results: list[Any]
+    results: list[object]
     if spec.mode == "all":
         results = all_values(frame, paths, outcomes)
     else:
@@ -306,7 +306,7 @@ def _named(names: Sequence[str]) -> str:
     return " and ".join(map(repr, names[:2])) + (f" and {more} more" if more > 0 else "")
 
 
-def _require(frame: Frame, value: Any) -> AnyStep:
+def _require(frame: Frame, value: object) -> AnyStep:
     if not is_step(value):
         raise RouteError(
             f"{value!r}, which the function for the paths gave, is not a valid step",
@@ -326,7 +326,7 @@ def first_of(frame: Frame, paths: Sequence[Path], ended: Iterable[int]) -> int |
     return replay.first_of(frame, names) if names else None
 
 
-def all_values(frame: Frame, paths: Sequence[Path], outcomes: Outcomes) -> list[Any]:
+def all_values(frame: Frame, paths: Sequence[Path], outcomes: Outcomes) -> list[object]:
     """Every path's output in order.
 
     Raises:
@@ -356,7 +356,7 @@ async def _discard_losers(frame: Frame, paths: Sequence[Path], winner: int | Non
                 forget(run, lost)
 
 
-def _win(frame: Frame, paths: Sequence[Path], outcomes: Outcomes, winner: int | None) -> Any:
+def _win(frame: Frame, paths: Sequence[Path], outcomes: Outcomes, winner: int | None) -> object:
     if winner is None:
         failed = first_of(frame, paths, outcomes.errors)
         if failed is None:
@@ -381,7 +381,7 @@ def _win(frame: Frame, paths: Sequence[Path], outcomes: Outcomes, winner: int | 
     return value
 
 
-async def _merge(frame: Frame, spec: ParallelSpec, results: list[Any], outcomes: Outcomes) -> Any:
+async def _merge(frame: Frame, spec: ParallelSpec, results: list[Any], outcomes: Outcomes) -> object:
     merge = spec.merge
     if merge is None:
         return results
@@ -400,7 +400,7 @@ def gather_step(steps: Sequence[AnyStep], state: ShareState) -> AnyStep:
     return Step(id="gather", kind="gather", spec=GatherSpec(bound, check_shared(state, "gather")))
 
 
-async def run_gather(value: Any, frame: Frame) -> list[Any]:
+async def run_gather(value: object, frame: Frame) -> list[object]:
     """Bound steps at once."""
     spec: GatherSpec = frame.step.spec
     paths = [Path(step, value, f"{step.id}[{index}]") for index, step in enumerate(spec.steps)]

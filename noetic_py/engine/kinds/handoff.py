@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from noetic_py.context.step import frame as frame_name
 from noetic_py.core.events import HandedOver
 from noetic_py.engine.execute import execute
@@ -14,7 +12,7 @@ from noetic_py.errors import HandoffLimit
 from noetic_py.steps.handoff import HandoffOutput, HandoffSpec, members
 
 
-async def run_handoff(value: Any, frame: Frame) -> Any:
+async def run_handoff(value: object, frame: Frame) -> object:
     """Run the step that hands over, and whatever it and those after it hand over to."""
     whole: HandoffSpec = frame.step.spec
     members(whole)
@@ -41,7 +39,7 @@ async def run_handoff(value: Any, frame: Frame) -> Any:
     raise HandoffLimit(whole.limit, path=frame.at)
 
 
-async def run_agent(value: Any, frame: Frame) -> Any:
+async def run_agent(value: object, frame: Frame) -> object:
     """Run the step in which a model is asked, and hand over where the model, or a hook, has said so."""
     inner = frame.step.spec.inner
     output = await execute(inner, value, frame, inner.id)

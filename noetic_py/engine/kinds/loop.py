@@ -83,7 +83,7 @@ class Inbox:
         self._take(entry, iteration)
         cancel_scope.cancel()
 
-    def _take(self, entry: Entry | None, iteration: int) -> Any:
+    def _take(self, entry: Entry | None, iteration: int) -> object:
         if entry is None:
             return NOTHING
         key = f"inbox[{iteration}]"
@@ -98,7 +98,7 @@ _KEPT = 100
 """How many outputs a snapshot shows."""
 
 
-async def run_loop(value: Any, frame: Frame) -> Any:
+async def run_loop(value: object, frame: Frame) -> object:
     """Iterate until a verdict, `stop_loop`, or the cap."""
     output = NOTHING
     with Rounds(frame):
@@ -152,14 +152,14 @@ def cut_short(frame: Frame, value: object, asking: Frame | None) -> None:
     frame.rounds.cancel()
 
 
-async def _iterate(value: Any, frame: Frame) -> Any:
+async def _iterate(value: object, frame: Frame) -> object:
     spec: LoopSpec = frame.step.spec
     body = spec.body
     plain = spec.prepare_next is None and spec.inbox is None
     inbox = None if spec.inbox is None else Inbox(frame, spec.inbox, spec.inbox_timeout)
     judge = _judge(frame, spec.until)
-    outputs: deque[Any] = deque(maxlen=_KEPT)
-    snapshot: Snapshot[Any] = Snapshot(frame, 0, outputs, None)
+    outputs: deque[object] = deque(maxlen=_KEPT)
+    snapshot: Snapshot[object] = Snapshot(frame, 0, outputs, None)
     bus, progress = frame.x.run.bus, frame.x.run.progress
     run_body = rounds_with_hooks(frame) if frame.x.run.dispatches_hooks else execute
     at = ""
@@ -195,7 +195,7 @@ async def _iterate(value: Any, frame: Frame) -> Any:
     return _limited(frame, spec, outputs[-1] if outputs else None)
 
 
-def _limited(frame: Frame, spec: LoopSpec, output: Any) -> Any:
+def _limited(frame: Frame, spec: LoopSpec, output: object) -> object:
     """A loop has reached its limit: that is an error, or an end of which the conversation says so."""
     limit = spec.max_iterations
     if spec.at_limit == "raise":
@@ -227,7 +227,7 @@ def counted(frame: Frame, name: str, before: str = "") -> str:
     return name
 
 
-def _judge(frame: Frame, until: Until[Any]) -> Callable[[Snapshot[Any]], Verdict | Awaitable[Verdict]]:
+def _judge(frame: Frame, until: Until[object]) -> Callable[[Snapshot[Any]], Verdict | Awaitable[Verdict]]:
     """A loop's predicate. All iterations share one snapshot; a predicate that may keep its own gets a copy."""
     judge, keeps = (until.judge, until.keeps) if isinstance(until, Predicate) else (until, True)
     asked: Callable[[Snapshot[Any]], Any] = judge
@@ -237,8 +237,8 @@ def _judge(frame: Frame, until: Until[Any]) -> Callable[[Snapshot[Any]], Verdict
 
 
 async def _next_input(
-    frame: Frame, spec: LoopSpec, inbox: Inbox | None, output: Any, verdict: Verdict, iteration: int
-) -> Any:
+    frame: Frame, spec: LoopSpec, inbox: Inbox | None, output: object, verdict: Verdict, iteration: int
+) -> object:
     """The input of an iteration that follows another: what prepare_next makes, a message, or what there is anyway."""
     value = None if spec.body.goes_on else output
     if spec.prepare_next is not None:
@@ -247,8 +247,8 @@ async def _next_input(
 
 
 async def _after_error(
-    frame: Frame, spec: LoopSpec, inbox: Inbox | None, error: Exception, iteration: int, value: Any
-) -> Any:
+    frame: Frame, spec: LoopSpec, inbox: Inbox | None, error: Exception, iteration: int, value: object
+) -> object:
     """The input of the iteration after a failed one; raises the failure when there is to be none."""
     if await on_error(frame, spec.on_error, error, iteration) == "retry" or inbox is None:
         return value
@@ -258,7 +258,7 @@ async def _after_error(
     return message
 
 
-async def _judged(frame: Frame, judge: Any, snapshot: Snapshot[Any]) -> Verdict:
+async def _judged(frame: Frame, judge: Any, snapshot: Snapshot[object]) -> Verdict:
     """A verdict that is recorded, and not asked for twice."""
     key = f"verdict[{snapshot.iteration}]"
     before = recorded(frame, key)
@@ -309,7 +309,7 @@ async def _wait(verdict: object, until: object) -> Verdict:
     return found
 
 
-def _ended(frame: Frame, verdict: Verdict, output: Any) -> Any:
+def _ended(frame: Frame, verdict: Verdict, output: object) -> object:
     x = frame.x
     _traced(frame, verdict)
     if x.run.store is None:
@@ -333,19 +333,19 @@ def _traced(frame: Frame, verdict: Verdict) -> None:
         span.set_attributes({f"noetic.verdict.{name}": each for name, each in fields.items() if each is not None})
 
 
-def _stopped(frame: Frame, output: Any) -> Any:
+def _stopped(frame: Frame, output: object) -> object:
     _traced(frame, Verdict(True, "stop_loop"))
     value = frame.cut[0] if frame.cut is not None else frame.loop_stops[-1][0] if frame.loop_stops else None
     frame.x.run.verdict = (frame.at, "stop_loop", "stop_loop")
     return output if value is None else value
 
 
-async def on_error(frame: Frame, ask: Callable[..., Any] | None, error: Exception, iteration: int) -> OnError:
+async def on_error(frame: Frame, ask: Callable[..., object] | None, error: Exception, iteration: int) -> OnError:
     """Ask what to do about a failed iteration; raises it when nothing else is to be done."""
     if ask is None:
         raise error
     key = f"on_error[{iteration}]"
-    answer: Any = recorded(frame, key)
+    answer: object = recorded(frame, key)
     if answer is NOTHING:
         answer = await call_apart(frame, ask, as_error(frame, error), frame)
         decided(frame, key, answer)
@@ -361,7 +361,9 @@ async def on_error(frame: Frame, ask: Callable[..., Any] | None, error: Exceptio
     return allowed
 
 
-async def _prepare(frame: Frame, prepare: Callable[..., Any], output: Any, verdict: Verdict, iteration: int) -> Any:
+async def _prepare(
+    frame: Frame, prepare: Callable[..., object], output: object, verdict: Verdict, iteration: int
+) -> object:
     key = f"next[{iteration}]"
     value = recorded(frame, key)
     if value is NOTHING:

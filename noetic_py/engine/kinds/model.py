@@ -276,7 +276,7 @@ def _confidential(response: ModelResponse, ask: RoundRequest) -> ModelResponse:
     return evolve(response, items=items) if ask.given else response
 
 
-def _dumped(ask: RoundRequest, response: ModelResponse) -> list[Any]:
+def _dumped(ask: RoundRequest, response: ModelResponse) -> list[object]:
     """An answer without its items, which are those of its record."""
     usage = dump_usage(response.usage)
     return [usage, response.cost, response.stop_reason, response.model, response.response_id]
@@ -455,7 +455,7 @@ class _Fit:
     error: Exception | None = None
 
 
-async def run_model(value: Any, frame: Frame) -> Any:
+async def run_model(value: object, frame: Frame) -> object:
     """Say what is new, and answer it; what was said stays, whatever becomes of the answer."""
     new = not _is_handed_on(frame, value)
     said = unsaid(frame.x.run, frame.log, input_items(value, frame.path))
@@ -519,7 +519,7 @@ async def _answered(frame: Frame) -> Any:
     raise AssertionError
 
 
-def _is_handed_on(frame: Frame, value: Any) -> bool:
+def _is_handed_on(frame: Frame, value: object) -> bool:
     """Whether the input is the answer before it, which the conversation holds already."""
     last = frame.log[-1] if frame.log.size else None
     return isinstance(last, Message) and last.role == "assistant" and last.text == value
@@ -605,8 +605,8 @@ def _refuse(frame: Frame, response: ModelResponse, model: Model) -> None:
                     )
 
 
-async def _fit(spec: ModelSpec, parse: Callable[[str], Any] | None, text: str) -> _Fit:
-    value: Any = text
+async def _fit(spec: ModelSpec, parse: Callable[[str], object] | None, text: str) -> _Fit:
+    value: object = text
     if parse is not None:
         try:
             value = parse(text)
@@ -621,7 +621,7 @@ async def _fit(spec: ModelSpec, parse: Callable[[str], Any] | None, text: str) -
         return _Fit(problem=error.message, error=error)
 
 
-async def _final(frame: Frame, spec: ModelSpec, plan: OutputPlan | None, model: Model, text: str) -> Any:
+async def _final(frame: Frame, spec: ModelSpec, plan: OutputPlan | None, model: Model, text: str) -> object:
     """The value of a round whose answer is the output of a tool, which no model puts into words."""
     fit = await _fit(spec, None if plan is None else plan.parse_output, text)
     if fit.problem is None:

@@ -24,7 +24,7 @@ _QUOTES = re.compile(r'\\.|"', re.DOTALL)
 class OutputPlan:
     """How answers of one `call_model` are asked for and read."""
 
-    adapter: TypeAdapter[Any]
+    adapter: TypeAdapter[object]
     schema: OutputSchema
     wrapped: bool
 
@@ -44,7 +44,7 @@ class OutputPlan:
             raise CodecError(f"the answer is not JSON: {error}") from None
         return self._validated(answer)
 
-    def parse_output(self, text: str) -> Any:
+    def parse_output(self, text: str) -> object:
         """The value of a tool's output that stands for the answer: JSON, or a text as it is.
 
         Raises:
@@ -56,7 +56,7 @@ class OutputPlan:
             text = json.dumps(text)
         return self._validated(text)
 
-    def _validated(self, answer: str) -> Any:
+    def _validated(self, answer: str) -> object:
         from pydantic import ValidationError
 
         try:
@@ -124,7 +124,7 @@ def _unfenced(text: str) -> str:
     return stripped
 
 
-def output_plan(outputs: tuple[Any, ...]) -> OutputPlan:
+def output_plan(outputs: tuple[object, ...]) -> OutputPlan:
     """Make the plan of a type, or of several.
 
     Raises:
@@ -136,7 +136,7 @@ def output_plan(outputs: tuple[Any, ...]) -> OutputPlan:
     wanted: Any = outputs[0] if len(outputs) == 1 else Union[outputs]  # noqa: UP007 # of a tuple that is only known here
     name = "_or_".join(getattr(each, "__name__", "output") for each in outputs)
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(wanted)
+        adapter: TypeAdapter[object] = TypeAdapter(wanted)
         schema: dict[str, Any] = adapter.json_schema()
     except (PydanticUserError, PydanticInvalidForJsonSchema) as error:
         raise ConfigError(

@@ -8,7 +8,7 @@ from noetic_py.engine.frame import Frame
 from noetic_py.engine.kind import Kind
 
 
-async def run_work(work: Any, frame: Frame) -> Any:
+async def run_work(work: Any, frame: Frame) -> object:
     """Do the engine's own work as a step, so that it is in the journal and is not done twice."""
     return await work(frame)
 

@@ -35,7 +35,7 @@ from noetic_py.errors import Aborted, BudgetExceeded, Interrupted, StepTimeout
 from noetic_py.steps.spawn import MemorySpec, SpawnSpec
 
 
-async def run_with_memory(value: Any, frame: Frame) -> Any:
+async def run_with_memory(value: object, frame: Frame) -> object:
     """Run the step as a part of the execution that has other layers."""
     spec: MemorySpec = frame.step.spec
     parent, layers = frame.x, layers_for(spec.memory)
@@ -47,7 +47,7 @@ async def run_with_memory(value: Any, frame: Frame) -> Any:
         parent.last_step = part.last_step
 
 
-async def run_spawn(value: Any, frame: Frame) -> Any:
+async def run_spawn(value: object, frame: Frame) -> object:
     """Run the child, and make of its end a value or an error of the parent's."""
     spec: SpawnSpec = frame.step.spec
     parent = frame.x
@@ -66,7 +66,7 @@ async def run_spawn(value: Any, frame: Frame) -> Any:
         run.limits.children -= 1
 
 
-async def _run(child: Execution, frame: Frame, spec: SpawnSpec, value: Any) -> Any:
+async def _run(child: Execution, frame: Frame, spec: SpawnSpec, value: object) -> object:
     root = head(child, frame, frame.step, _scope(frame, spec))
     own = isinstance(spec, MemorySpec)
     if own:
@@ -91,12 +91,12 @@ async def _run(child: Execution, frame: Frame, spec: SpawnSpec, value: Any) -> A
             frame.scope.known = root.scope.known
 
 
-async def run_child(child: Execution, root: Frame, spec: SpawnSpec, value: Any) -> Any:
+async def run_child(child: Execution, root: Frame, spec: SpawnSpec, value: object) -> object:
     """Run a child execution to its end."""
     if spec.timeout is not None:
         child.run.has_deadline()
         child.cancel_scope.deadline = anyio.current_time() + spec.timeout
-    output: Any = None
+    output: object = None
     waits = False
     try:
         with child.cancel_scope:
@@ -118,7 +118,7 @@ async def run_child(child: Execution, root: Frame, spec: SpawnSpec, value: Any) 
     return output
 
 
-async def _whole(child: Execution, root: Frame, spec: SpawnSpec, value: Any) -> Any:
+async def _whole(child: Execution, root: Frame, spec: SpawnSpec, value: object) -> object:
     step = spec.step
     if isinstance(spec, MemorySpec):
         await open_layers(child, root, step.id)
@@ -134,7 +134,7 @@ async def _whole(child: Execution, root: Frame, spec: SpawnSpec, value: Any) -> 
     return await under_budget(root, spec.budget, lambda: execute(step, value, root, step.id))
 
 
-async def _wrap_up(child: Execution, root: Frame, spec: SpawnSpec) -> Any:
+async def _wrap_up(child: Execution, root: Frame, spec: SpawnSpec) -> object:
     """Finish with what there is: the value of the wrap-up step, or of the loop that was in flight."""
     restore(root, wrapped=False)
     step = wrap_up_step(spec.budget) or wrap_up_of(child.run, spec.step, root.at)
@@ -162,7 +162,7 @@ async def _wrap_up(child: Execution, root: Frame, spec: SpawnSpec) -> Any:
     return no_value()
 
 
-def _stopped(stop: Control, root: Frame, output: Any) -> Any:
+def _stopped(stop: Control, root: Frame, output: object) -> object:
     if stop.rule.completes:
         return stop.value
     if stop.rule.wraps_up:
@@ -217,7 +217,7 @@ class DetachedSpec(Spec):
         return self.spawn.step
 
 
-async def run_detached(value: Any, frame: Frame) -> Any:
+async def run_detached(value: object, frame: Frame) -> object:
     """The step of the journal that stands for work beside the flow."""
     spec: DetachedSpec = frame.step.spec
     return await spec.work.run(frame, spec.spawn)

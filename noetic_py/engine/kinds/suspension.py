@@ -47,14 +47,14 @@ class Request:
     """
 
     kind: Any
-    essence: Sequence[Any]
+    essence: Sequence[object]
     call_id: str = ""
     tool: str = ""
     arguments: str = "{}"
     prompt: str = ""
     schema: Mapping[str, Any] | None = None
     expires: float | None = None
-    rules: Any = None
+    rules: object = None
 
     @property
     def digest(self) -> str:
@@ -156,13 +156,13 @@ async def _ask(frame: Frame, request: Request, digest: str, problem: str | None)
 ASK: AnyStep = Step(id="ask", kind="ask")
 
 
-async def ask(frame: Frame, question: Ask[Any]) -> Any:
+async def ask(frame: Frame, question: Ask[object]) -> Any:
     """Ask from a body: a child step of its own, so that what was answered is not asked again."""
     tree = await call_from_body(acting(frame), ASK, question)
     return _fitting(question, tree)
 
 
-async def run_ask(question: Ask[Any], frame: Frame) -> Any:
+async def run_ask(question: Ask[object], frame: Frame) -> object:
     """Wait for the answer; one that does not fit is asked for once more."""
     schema = question.adapter().json_schema()
     request = Request(
@@ -178,7 +178,7 @@ async def run_ask(question: Ask[Any], frame: Frame) -> Any:
     return answered.value
 
 
-def _fitting(question: Ask[Any], tree: Any) -> Any:
+def _fitting(question: Ask[object], tree: object) -> object:
     """The answer as the type that was asked for.
 
     Raises:
@@ -193,7 +193,7 @@ def _fitting(question: Ask[Any], tree: Any) -> Any:
         raise AnswerInvalid(misfit(error)) from None
 
 
-def answer_of(node: Node, codec: object = None) -> Any:
+def answer_of(node: Node, codec: object = None) -> object:
     """What a request of a step was answered; it is stored with the answer."""
     return None if node.answer is None else node.answer.value
 

@@ -189,7 +189,7 @@ async def _needs_approval(frame: Frame, tool: AnyTool, call: FunctionCall) -> bo
     return bool(await needed if inspect.isawaitable(needed) else needed)
 
 
-async def later_result(frame: Frame, wanted: Wanted) -> Any:
+async def later_result(frame: Frame, wanted: Wanted) -> object:
     """Start the work, unless that is done, and wait for its result.
 
     Raises:
@@ -206,7 +206,7 @@ async def later_result(frame: Frame, wanted: Wanted) -> Any:
     return await execute(RESULT, (wanted, prompt), frame, RESULT.id)
 
 
-async def run_result(value: tuple[Wanted, str], frame: Frame) -> Any:
+async def run_result(value: tuple[Wanted, str], frame: Frame) -> object:
     """Wait for the result of a long-running tool; a step of its own, after the approval."""
     wanted, prompt = value
     essence = [wanted.call_id, wanted.tool.name, wanted.plain]
@@ -397,7 +397,7 @@ async def _rejudged(frame: Frame, wanted: Wanted, value: RequestedCall, argument
     return await with_changed(frame, wanted, received, value.asks)
 
 
-async def _done(frame: Frame, wanted: Wanted) -> Any:
+async def _done(frame: Frame, wanted: Wanted) -> object:
     """Do what was wanted, in the way in which its tool is called."""
     if wanted.tool.long_running:
         return await _result_of(frame, wanted)
@@ -413,7 +413,7 @@ def _note_received(frame: Frame, received: Received) -> None:
         ledger.decided(frame, "arguments", text)
 
 
-async def run_work(wanted: Wanted, frame: Frame) -> Any:
+async def run_work(wanted: Wanted, frame: Frame) -> object:
     """Do what was wanted, and render what comes of it.
 
     Raises:
@@ -446,7 +446,7 @@ _SURELY_FITS = MAX_ITEM_BYTES // 8
 """So many characters are an item that is small enough, whatever their form in JSON."""
 
 
-def _rendered(frame: Frame, wanted: Wanted, result: object) -> Any:
+def _rendered(frame: Frame, wanted: Wanted, result: object) -> object:
     tool = wanted.tool
     try:
         kept = result.__class__ not in ATOMS and is_routed(result)
@@ -561,14 +561,14 @@ async def _keep(frame: Frame, value: object) -> bool:
 def _injector(frame: Frame) -> Any:
     services = frame.x.services
 
-    def inject(name: str, kind: type[Any]) -> object:
+    def inject(name: str, kind: type[object]) -> object:
         found = services.get(kind, MISSING)
         return inject_layer(frame.memory, name, kind) if found is MISSING and frame.x.layers else found
 
     return inject
 
 
-async def run_tool_step(value: Any, frame: Frame) -> Any:
+async def run_tool_step(value: object, frame: Frame) -> object:
     """`call_tool` as a step: its value is the function's own."""
     spec: ToolSpec = frame.step.spec
     tool = spec.tool
@@ -626,7 +626,7 @@ async def reconcile_work(frame: Frame, wanted: Wanted) -> object:
     return result if result is NOT_DONE else _rendered(frame, wanted, result)
 
 
-async def reconcile_step(frame: Frame, value: Any) -> object:
+async def reconcile_step(frame: Frame, value: object) -> object:
     """What the call of a tool step that was started before has given; `NOT_DONE` when it is still to be made."""
     spec: ToolSpec = frame.step.spec
     if frame.step.reconcile is not spec.tool.reconcile:
@@ -672,7 +672,7 @@ def _outputs(node: Node) -> Iterator[BodySegment]:
         yield BodySegment(tuple(outputs))
 
 
-def _output_of(node: Node, codec: object) -> Any:
+def _output_of(node: Node, codec: object) -> object:
     return None if node.finished is None or not node.finished.items else node.finished.items[-1]
 
 

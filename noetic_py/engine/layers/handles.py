@@ -85,7 +85,7 @@ class Layers:
         return self._order[""]
 
     @property
-    def state_types(self) -> Sequence[Any]:
+    def state_types(self) -> Sequence[object]:
         """The types of all states."""
         return [self.state_type(layer) for layer in self.by_id]
 
@@ -126,7 +126,7 @@ class Live:
         self._layer = layer
         self._reads = reads
 
-    def read(self) -> Any:
+    def read(self) -> object:
         """The state as it is now, as a copy: a step that changes it in place fails at its end.
 
         Raises:
@@ -148,7 +148,7 @@ class Live:
             shown[place] = _Shown(self._layer, layer_state, copied)
         return copied
 
-    def peek(self) -> Any:
+    def peek(self) -> object:
         """The state itself.
 
         Raises:
@@ -176,7 +176,7 @@ class Live:
         """
         raise _untracked(self._layer, "assigned to", self._frame.path)
 
-    def write(self, value: Any, base: Any) -> None:
+    def write(self, value: object, base: object) -> None:
         """Put a state in place of what was read as `base`; what others have changed since then is kept.
 
         Raises:
@@ -234,7 +234,7 @@ class Live:
         """Run a step for the layer, below the step in flight."""
         return await self._frame.x.layer_store.call(self._frame, self._layer, step, input)
 
-    async def ask(self, model: str | Model | None, instructions: str, text: str, output: Any) -> Any:
+    async def ask(self, model: str | Model | None, instructions: str, text: str, output: object) -> Any:
         """Ask a model for the layer, below the step in flight."""
         return await self._frame.x.layer_store.ask(self._frame, self._layer, model, instructions, text, output)
 
@@ -244,7 +244,7 @@ class _Shown:
     """What a step was given of a layer's state."""
 
     layer: AnyLayer
-    layer_state: Any
+    layer_state: object
     copy: Any
 
     def check(self, frame: Frame) -> None:
@@ -288,13 +288,13 @@ def bind(frame: Frame, reads: bool = False) -> Any:
     memory = layers.memory
     if not layers:
         return memory
-    bound: Any = object.__new__(type(memory))
+    bound: object = object.__new__(type(memory))
     for name, layer in layers_of(memory).items():
         bound.__dict__[name] = layer.bound(Live(frame, layer, reads=reads))
     return bound
 
 
-async def keeping(value: Any, frame: Frame) -> Any:
+async def keeping(value: object, frame: Frame) -> object:
     """Run a code step's body, and put entries that it returns into the queue or the pool; they are its value too."""
     body = frame.step.body
     if body is None:

@@ -75,7 +75,7 @@ def present(frame: Frame, hook: HookName) -> Sequence[AnyLayer]:
     return [layer for layer in layers if layer.id in layer_states]
 
 
-async def call_hook(frame: Frame, layer: AnyLayer, hook: HookName, *args: Any) -> Any:
+async def call_hook(frame: Frame, layer: AnyLayer, hook: HookName, *args: object) -> Any:
     """Call a hook; what it did to the layer's state counts when it returns.
 
     Returns:
@@ -95,7 +95,7 @@ async def try_hook(frame: Frame, layer: AnyLayer, hook: HookName) -> Exception |
     return called.error
 
 
-async def call_at_once(frame: Frame, layers: Sequence[AnyLayer], hook: HookName, *args: Any) -> None:
+async def call_at_once(frame: Frame, layers: Sequence[AnyLayer], hook: HookName, *args: object) -> None:
     """Call a hook of several layers at once, each on its own draft; one that fails does not touch the others."""
     if len(layers) == 1:
         await call_hook(frame, layers[0], hook, *args)
@@ -114,10 +114,10 @@ class _Called:
 
     layer: AnyLayer
     draft: Draft
-    result: Any = None
+    result: object = None
     error: Exception | None = None
 
-    async def run(self, frame: Frame, hook: HookName, args: tuple[Any, ...]) -> None:
+    async def run(self, frame: Frame, hook: HookName, args: tuple[object, ...]) -> None:
         seconds = self.layer.timeouts.get(hook, TIMEOUTS[hook])
         method = getattr(self.layer.bound(self.draft), hook)
         try:
@@ -136,7 +136,7 @@ class _Called:
             if self.error is None:
                 raise
 
-    def settle(self, frame: Frame, hook: HookName) -> Any:
+    def settle(self, frame: Frame, hook: HookName) -> object:
         if self.error is None:
             self.draft.commit()
             return self.result
@@ -210,7 +210,7 @@ def _open_again(root: Frame, main: str) -> None:
 
 async def _open(frame: Frame) -> object:
     x = frame.x
-    layer_states: dict[str, Any] = {}
+    layer_states: dict[str, object] = {}
     broken: set[str] = set()
     for layer in x.layers.by_id.values():
         try:
@@ -402,7 +402,7 @@ async def _spawned(frame: Frame) -> None:
 async def _seed(frame: Frame) -> list[Item]:
     items: list[Item] = []
     for layer in present(frame, "on_spawn"):
-        seed: Seed[Any] | None = await call_hook(frame, layer, "on_spawn")
+        seed: Seed[object] | None = await call_hook(frame, layer, "on_spawn")
         layer_states = dict(frame.scope.layer_states)
         if isinstance(seed, Seed):
             layer_states[layer.id] = copy_private(seed.state)
@@ -425,7 +425,7 @@ async def fork_layers(frame: Frame, index: int, scope: ContextScope) -> None:
     scope.began = scope.layer_states
 
 
-async def join_returned(frame: Frame, children: Mapping[str, tuple[ContextScope, Any]]) -> None:
+async def join_returned(frame: Frame, children: Mapping[str, tuple[ContextScope, object]]) -> None:
     """Children have succeeded: give each, one after the other, to the layers that want something of it.
 
     Raises:

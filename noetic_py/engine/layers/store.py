@@ -55,8 +55,8 @@ class _Mirrored:
             what each had when it did.
     """
 
-    mine: Any
-    theirs: Any
+    mine: object
+    theirs: object
     version: int
     written: str = ""
 
@@ -89,15 +89,15 @@ class StoredLayers:
         self.copiers: dict[str, tuple[Any, Callable[[Any], Any]]] = {}
         self._calls: dict[str, deque[Called]] = {}
         # The states that the execution began with.
-        self.first: dict[str, Any] = {}
+        self.first: dict[str, object] = {}
         # Those that code of this process has met when it first changed them.
-        self.met: dict[str, Any] = {}
+        self.met: dict[str, object] = {}
         # Those that work has left which a run that goes on does not do again.
         self.replayed: deque[LayerStates] = deque(maxlen=_REPLAYED)
         # What layers that recall now and then have recalled last, by layer.
-        self.recalled: dict[str, Any] = {}
+        self.recalled: dict[str, object] = {}
         # Of a child the states that its parent's layers had when it looked last.
-        self.parents: dict[str, Any] = dict(x.born)
+        self.parents: dict[str, object] = dict(x.born)
 
     # -- the store
 
@@ -132,7 +132,7 @@ class StoredLayers:
             codec = known[layer.id] = Codec(types_in(layer.state_type))
         return codec
 
-    async def load(self, layer: AnyLayer) -> Any:
+    async def load(self, layer: AnyLayer) -> object:
         """The state that the store has of a layer, or its first one.
 
         Raises:
@@ -151,7 +151,7 @@ class StoredLayers:
             self._mirrored[layer.id] = _Mirrored(state, _NEVER, -1)
         return state
 
-    async def _begun_apart(self, layer: AnyLayer, there: Any) -> Any:
+    async def _begun_apart(self, layer: AnyLayer, there: object) -> object:
         """The state that goes with a context which has gone apart from its thread; `_NEVER` where the store says it."""
         memory = self._x.run.memory
         if layer.scope is not Scope.THREAD or memory.owner is None:
@@ -178,11 +178,11 @@ class StoredLayers:
             for after, value in page:
                 await mine.put(after, value)
 
-    async def _stored(self, layer: AnyLayer, storage: LayerStorage) -> tuple[Any, int, str]:
+    async def _stored(self, layer: AnyLayer, storage: LayerStorage) -> tuple[object, int, str]:
         """What the store has of a layer's state, its version there, and the run that wrote it."""
-        kind: Any = self._x.layers.state_type(layer.id)
+        kind: object = self._x.layers.state_type(layer.id)
         own = state_key(layer.schema_version)
-        written: Any = GenericAlias(tuple, (str, kind))
+        written: object = GenericAlias(tuple, (str, kind))
         found, place = await storage.get_versioned(own, written)
         version = newest([version_of_key(key) for key in await storage.keys()])
         if version is None:
@@ -226,7 +226,7 @@ class StoredLayers:
                         raise
                     report_failure(frame, layer, "mirror", error)
 
-    def _require_readable(self, frame: Frame, layer: AnyLayer, state: Any) -> None:
+    def _require_readable(self, frame: Frame, layer: AnyLayer, state: object) -> None:
         """Refuse a state that could be stored, and that no run could begin with.
 
         Raises:
@@ -241,7 +241,7 @@ class StoredLayers:
         except CodecError as error:
             raise inside(error, f"memory.{layer.id}").at(frame.at) from error
 
-    async def _mirror(self, frame: Frame, layer: AnyLayer, state: Any) -> None:
+    async def _mirror(self, frame: Frame, layer: AnyLayer, state: object) -> None:
         storage = self.storage(layer, "state")
         known = self._mirrored.get(layer.id)
         if known is None:
@@ -268,7 +268,7 @@ class StoredLayers:
             return
         raise VersionConflict(f"layer {layer.id!r}: others write its stored state all the time")
 
-    def _met_by(self, layer: AnyLayer, known: _Mirrored, state: Any, theirs: Any, written: str) -> Any:
+    def _met_by(self, layer: AnyLayer, known: _Mirrored, state: object, theirs: object, written: str) -> object:
         """What the state was when this execution has met the store last."""
         writer, *marks = written.split(_LINE)
         ours = writer == self._x.run_id
@@ -285,17 +285,17 @@ class StoredLayers:
         # A child that has written began with what this execution had.
         return self._begun(layer, state)
 
-    def _mark(self, layer: AnyLayer, state: Any) -> str:
+    def _mark(self, layer: AnyLayer, state: object) -> str:
         return f"{_place_of(self._x)} {digest_of(self._codec_of(layer).dumps(state))}"
 
-    def _signed(self, layer: AnyLayer, state: Any, before: str) -> str:
+    def _signed(self, layer: AnyLayer, state: object, before: str) -> str:
         """Who writes a state, and the latest that have written it before."""
         mark = self._mark(layer, state)
         mine = mark.rpartition(" ")[0]
         others = [each for each in before.split(_LINE)[1:] if each.rpartition(" ")[0] != mine]
         return _LINE.join([self._x.run_id, mark, *others[: _MARKS - 1]])
 
-    def _begun(self, layer: AnyLayer, state: Any) -> Any:
+    def _begun(self, layer: AnyLayer, state: object) -> object:
         """What a run that goes on in this process has changed a layer's state from."""
         journal = self._x.run.journal
         opening = journal[0] if journal else None
@@ -315,7 +315,7 @@ class StoredLayers:
         if layer.scope is not Scope.EXECUTION and not merges(type(layer)):
             self._calls.setdefault(layer.id, deque(maxlen=_CALLS)).append(call)
 
-    async def _joined(self, frame: Frame, layer: AnyLayer, known: _Mirrored, state: Any) -> Any:
+    async def _joined(self, frame: Frame, layer: AnyLayer, known: _Mirrored, state: object) -> object:
         """The store's state with what this run has made of the one that they had in common.
 
         Raises:
@@ -334,7 +334,7 @@ class StoredLayers:
         who = f"run {self._x.run_id!r} and by run {known.written.partition(_LINE)[0]!r}"
         raise conflict(f"memory.{layer.id}{where}", who, hint_of(layer), frame.path)
 
-    async def _done_again(self, frame: Frame, layer: AnyLayer, known: _Mirrored, state: Any) -> Any:
+    async def _done_again(self, frame: Frame, layer: AnyLayer, known: _Mirrored, state: object) -> object:
         """The store's state with this run's calls made on it: of use where each gives what it has given before."""
         calls: list[Called] = []
         at = state
@@ -353,18 +353,18 @@ class StoredLayers:
                 return _NEVER
         return copy_private(draft.read())
 
-    async def _returned(self, frame: Frame, layer: AnyLayer, known: _Mirrored, state: Any) -> Any:
+    async def _returned(self, frame: Frame, layer: AnyLayer, known: _Mirrored, state: object) -> object:
         draft = Draft(Other(Live(frame, layer), known.theirs))
         mine, began = copy_private(state), copy_private(known.mine)
         await layer.bound(draft).on_return(Returned(self._x.id, mine, began, frame.items.frozen(), None))
         return copy_private(draft.read())
 
-    def _is_stored(self, layer: AnyLayer, value: Any, theirs: Any) -> bool:
+    def _is_stored(self, layer: AnyLayer, value: object, theirs: object) -> bool:
         codec = self._codec_of(layer)
         # Equal values may be stored in different ways, as 1 and True are.
         return bool(value == theirs) and codec.dumps(value) == codec.dumps(theirs)
 
-    async def _write(self, layer: AnyLayer, storage: LayerStorage, value: Any, written: str, expected: int) -> int:
+    async def _write(self, layer: AnyLayer, storage: LayerStorage, value: object, written: str, expected: int) -> int:
         """Write a layer's state, or remove it.
 
         Raises:
@@ -407,7 +407,7 @@ class StoredLayers:
         return await self.call(frame, layer, step, text)
 
 
-def _new_in(state: Any, before: Any, kind: Any) -> Any:
+def _new_in(state: Any, before: Any, kind: object) -> object:
     """What of a state is not in the one before, where that is of the same type for sure; otherwise all of it."""
     many = get_origin(kind)
     if many is dict and type(state) is type(before) is dict:
@@ -419,7 +419,7 @@ def _new_in(state: Any, before: Any, kind: Any) -> Any:
     return state
 
 
-def _first_of(layer: AnyLayer) -> Any:
+def _first_of(layer: AnyLayer) -> object:
     """A layer's first state: its author may hold on to what it is made of."""
     return copy_private(layer.initial())
 
@@ -451,7 +451,7 @@ def state_key(version: Version) -> str:
     return f"v{version}"
 
 
-def written_state(stored: Any, where: str) -> tuple[str, Any]:
+def written_state(stored: object, where: str) -> tuple[str, object]:
     """The run that wrote a layer's state, and the state's tree.
 
     Raises:

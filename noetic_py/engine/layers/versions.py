@@ -63,7 +63,7 @@ def versions_of(layers: Layers) -> dict[str, Version] | None:
     } or None
 
 
-def migrated(layer: AnyLayer, codec: Codec, tree: Any, version: Version, kind: Any) -> Any:
+def migrated(layer: AnyLayer, codec: Codec, tree: object, version: Version, kind: object) -> object:
     """A layer's stored state of an older version in the form of its own.
 
     Raises:
@@ -87,7 +87,7 @@ def migrated(layer: AnyLayer, codec: Codec, tree: Any, version: Version, kind: A
         ) from error
 
 
-def _plain(tree: Any) -> Any:
+def _plain(tree: object) -> Any:
     """A stored value without the names of classes, which may be others by now."""
     if is_list(tree):
         return [_plain(each) for each in tree]
@@ -132,7 +132,7 @@ def revise_layers(records: Sequence[JournalRecord], node: Node, layers: Layers, 
     if not older:
         return None
 
-    def newer(layer: str, tree: Any) -> Any:
+    def newer(layer: str, tree: object) -> object:
         return migrated(older[layer], codec, tree, known.get(layer, 1), layers.state_type(layer))
 
     walk = _Walk(set(older), newer, codec)
@@ -170,7 +170,7 @@ def _fits(node: Node, older: Mapping[str, AnyLayer], layers: Layers, codec: Code
 class _Form:
     """A layer's state as it is stored, and in its new form."""
 
-    tree: Any
+    tree: object
     value: Any
 
 
@@ -216,12 +216,12 @@ class _Walk:
     def _detached(self, work: Node) -> _Forms:
         """What work beside the flow has begun with."""
         started = work.decisions.get(DETACHED_START, {})
-        trees: dict[str, Any] = (
+        trees: dict[str, object] = (
             parse(started["memory"], MAX_VALUE_BYTES, "what was started") if "memory" in started else {}
         )
         return {layer: self._form(layer, tree) for layer, tree in trees.items() if layer in self.older}
 
-    def _form(self, layer: str, tree: Any) -> _Form:
+    def _form(self, layer: str, tree: object) -> _Form:
         return _Form(tree, None if tree is None else self.newer(layer, tree))
 
     def _own(self, segment: BodySegment, forms: _Forms) -> _Forms:

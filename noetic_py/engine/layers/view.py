@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from noetic_py.context.read import ContextScope
 from noetic_py.core.events import ViewMade
@@ -74,7 +73,7 @@ async def _head(spec: ModelSpec, model: Model, request: ModelRequest) -> Request
     return head
 
 
-def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+def _same(one: Sequence[object], other: Sequence[object]) -> bool:
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 

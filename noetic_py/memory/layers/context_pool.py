@@ -128,7 +128,7 @@ class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
     def get(self, id: str) -> ContextItem[T]: ...
     @overload
     def get(self, id: str, default: T2) -> ContextItem[T] | T2: ...
-    def get(self, id: str, default: Any = MISSING) -> Any:
+    def get(self, id: str, default: object = MISSING) -> Any:
         """The entry of an id.
 
         Args:
@@ -270,7 +270,7 @@ class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
         return "\n".join(newest_within(self._lines(), budget)) or None
 
 
-def check_for_pool(entry: ContextItem[Any]) -> str:
+def check_for_pool(entry: ContextItem[object]) -> str:
     """The id of an entry that a pool can hold.
 
     Raises:

@@ -165,7 +165,7 @@ def _difference(entries: Iterable[ContextItem[T]], without: Iterable[ContextItem
     return tuple(kept)
 
 
-def _first_unnotified(dropped: tuple[ContextItem[Any], ...], notified: Counter[int]) -> int | None:
+def _first_unnotified(dropped: tuple[ContextItem[object], ...], notified: Counter[int]) -> int | None:
     """The place of the first that has to go and was not reported; the same entry may stand there twice."""
     open_ = notified.copy()
     for place, entry in enumerate(dropped):

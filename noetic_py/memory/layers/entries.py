@@ -84,7 +84,7 @@ class _ReadOnly(Through):
 
     __slots__ = ()
 
-    def read(self) -> Any:
+    def read(self) -> object:
         return self.below.read()
 
     def set(self, value: object) -> None:
@@ -248,12 +248,12 @@ class EntryLayer(MemoryLayer[S], Generic[S, T]):
     @classmethod
     def load(
         cls,
-        data: Mapping[str, Any],
+        data: Mapping[str, object],
         *,
-        type: Any = object,
+        type: object = object,
         listeners: Iterable[Listener] = (),
         codec: Codec | None = None,
-        **settings: Any,
+        **settings: object,
     ) -> Self:
         """The layer that `dump` has made this of. No listener is told.
 

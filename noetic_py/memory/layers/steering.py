@@ -92,7 +92,7 @@ class Rule:
                 hint='Rule(name="quiet", check=lambda call, ctx: call.name == "shout", action="block", at="tool")',
             )
 
-    def _check_of(self) -> Any:
+    def _check_of(self) -> object:
         return self.check
 
     def explanation(self, reason: str) -> str:

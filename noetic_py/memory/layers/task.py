@@ -50,7 +50,7 @@ class Shape(Generic[ShapeT]):
 
     kind: type[ShapeT]
     names: frozenset[str]
-    _adapter: TypeAdapter[Any]
+    _adapter: TypeAdapter[object]
 
     def problems(self, values: Mapping[str, object], *, strict: bool = True, partial: bool = False) -> list[str]:
         """What does not fit, a line each.
@@ -72,7 +72,7 @@ class Shape(Generic[ShapeT]):
             found += [f"{'.'.join(map(str, each['loc'])) or 'all'}: {each['msg']}" for each in wanted]
         return found[:_SHOWN]
 
-    def make(self, values: Mapping[str, Any]) -> ShapeT:
+    def make(self, values: Mapping[str, object]) -> ShapeT:
         """A value of the class.
 
         Raises:
@@ -142,7 +142,7 @@ def _names(kind: type[object]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _model_of(kind: type[Any]) -> type[Any]:
+def _model_of(kind: type[Any]) -> type[object]:
     """A pydantic model with the fields of an attrs class."""
     from pydantic import create_model
 
@@ -151,7 +151,7 @@ def _model_of(kind: type[Any]) -> type[Any]:
     for field in attrs.fields(kind):
         default = ... if field.default is attrs.NOTHING else None
         fields[field.name] = (field.type, default)
-    model: type[Any] = create_model(kind.__name__, **fields)
+    model: type[object] = create_model(kind.__name__, **fields)
     return model
 
 

@@ -64,7 +64,7 @@ class WordEmbedder:
         MissingExtra: While embedding: the extra `embeddings` is not installed.
     """
 
-    _model: ClassVar[Any] = None
+    _model: ClassVar[object] = None
 
     @property
     def name(self) -> str:
@@ -104,7 +104,7 @@ def _unit(row: list[float]) -> list[float]:
     return [value / length for value in row] if length > 0 and math.isfinite(length) else [0.0] * len(row)
 
 
-def _load() -> Any:
+def _load() -> object:
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
         raise MissingExtra(
@@ -248,7 +248,7 @@ class LocalShelf:
 
     values: dict[str, tuple[object, int]] = field(factory=dict[str, tuple[object, int]])
 
-    async def get_versioned(self, key: str, type: object = object) -> tuple[Any, int]:
+    async def get_versioned(self, key: str, type: object = object) -> tuple[object, int]:
         """The value of a key, and its version."""
         return self.values.get(key, (None, 0))
 
@@ -270,7 +270,7 @@ class LocalShelf:
 
     async def scan(
         self, type: object = object, *, after: str | None = None, limit: int = 100
-    ) -> Sequence[tuple[str, Any]]:
+    ) -> Sequence[tuple[str, object]]:
         """A page of keys and their values."""
         behind = sorted(key for key in self.values if after is None or key > after)
         return [(key, self.values[key][0]) for key in behind[:limit]]
