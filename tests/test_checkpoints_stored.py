@@ -261,14 +261,6 @@ def test_a_failure_is_stored_whatever_it_holds() -> None:
     assert "object object" in str(found.error.succeeded[0])
 
 
-def test_what_a_step_raised_that_is_no_error_of_the_library_is_stored_as_what_others_see() -> None:
-    record = records.AttemptFailed(("a",), "code", 1, True, ValueError("no"), None, None, None)
-    found = load_record(dump_record(record, CODEC), CODEC)
-    assert isinstance(found, records.AttemptFailed)
-    assert isinstance(found.error, errors.StepFailed)
-    assert (found.error.error_type, found.error.error_message) == ("ValueError", "no")
-
-
 def test_where_a_value_stands_that_cannot_be_stored_is_named() -> None:
     record = records.StepFinished(("a",), "code", None, {"k": [object()]})
     with pytest.raises(errors.CodecError, match=r"^output\['k'\]\[0\]: a builtins\.object cannot be stored"):

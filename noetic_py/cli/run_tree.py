@@ -187,7 +187,7 @@ class RunTree:
 
 
 def _path_of(record: AttemptFailed) -> Path:
-    return getattr(record.error, "path", ()) or record.path
+    return record.error.path or record.path
 
 
 def read_tree(records: Sequence[JournalRecord]) -> RunTree:
@@ -261,14 +261,12 @@ def _outcome(run: RunTree, record: StepFinished | AttemptFailed | StepStopped) -
 
 def _failed(run: RunTree, step: StepNode, record: AttemptFailed) -> None:
     error = record.error
-    message = getattr(error, "message", str(error))
     if _path_of(record) == record.path:
         # Those above fail of the same error, which is told once.
-        hint = getattr(error, "hint", None)
         run.failures.append(
-            FailedAttempt(record.path, record.attempt, record.final, type(error).__name__, message, hint)
+            FailedAttempt(record.path, record.attempt, record.final, type(error).__name__, error.message, error.hint)
         )
-        step.error = message
+        step.error = error.message
     if record.final:
         step.state = "failed"
     else:

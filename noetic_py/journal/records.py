@@ -28,7 +28,7 @@ from noetic_py.core.items import Item
 from noetic_py.core.log import Origin
 from noetic_py.core.runtime import Trace
 from noetic_py.core.types import Version
-from noetic_py.errors import CodecError, LimitExceeded
+from noetic_py.errors import CodecError, LimitExceeded, NoeticError
 from noetic_py.journal.decisions import check_decision, check_output
 from noetic_py.journal.fields import (
     ALWAYS,
@@ -314,7 +314,7 @@ class AttemptFailed:
     kind: Annotated[str, _KIND, TEXT]
     attempt: Annotated[int, StoredKey("n"), ATTEMPT]
     final: Annotated[bool, StoredKey("final"), FLAG]
-    error: Annotated[Exception, StoredKey("e"), ERROR]
+    error: Annotated[NoeticError, StoredKey("e"), ERROR]
     usage: Annotated[TokenUsage | None, StoredKey("u"), _USAGE]
     cost: Annotated[Decimal | None, StoredKey("c"), _COST]
     control: Annotated[Control | None, StoredKey("x"), _CONTROL]

@@ -22,7 +22,6 @@ from noetic_py.core.runtime import Trace
 from noetic_py.core.state import StateBag, restore_state, state_fields
 from noetic_py.core.types import is_array, is_dict, is_list, version_order
 from noetic_py.errors import BudgetExceeded, CodecError, ItemSchemaMismatch, NoeticError
-from noetic_py.errors import StepFailed as StepFailedError
 from noetic_py.journal.fields import Fits, ValueKind, or_none, write_fields
 
 WHOLE = ""
@@ -641,10 +640,7 @@ _LATER = ("cache_write_1h", "input_audio", "output_audio", "input_image", "outpu
 _UNKNOWN = [None] * len(_LATER)
 
 
-def _write_error(error: Exception, codec: Codec) -> object:
-    """An error in its stored form; what is none of the library's is stored as what its step shows to others."""
-    if not isinstance(error, NoeticError):
-        error = StepFailedError(path=(), error_type=type(error).__name__, error_message=str(error))
+def _write_error(error: NoeticError, codec: Codec) -> object:
     return codec.encode(error)
 
 
