@@ -11,6 +11,7 @@ from noetic_py import (
     Budget,
     Context,
     Harness,
+    InMemoryBackend,
     Memory,
     Message,
     Retry,
@@ -191,6 +192,35 @@ async def test_a_wrap_up_gives_the_child_s_value() -> None:
         result = await harness.run(sequence(spawn(sequence(echo, echo, echo), budget=budget), echo), "x")
     assert result.value == "summed up"
     assert result.steps == 4
+
+
+@pytest.mark.parametrize("around", [False, True], ids=["the spawn is tried again", "a step around it is"])
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_wrap_up_does_not_see_what_an_attempt_before_has_left(kept: bool, around: bool) -> None:
+    broken, seen = [True], list[str]()
+
+    @step
+    async def note(text: str, ctx: Context[Memory, StateBag]) -> str:
+        ctx.items.append(Message.assistant("noted"))
+        return text
+
+    @step
+    async def fail_first(text: str) -> str:
+        if broken:
+            raise ValueError(broken.pop())
+        return text
+
+    @step
+    async def sum_up(text: object, ctx: Context[Memory, StateBag]) -> str:
+        seen.extend(item.text for item in ctx.items if isinstance(item, Message))
+        return "summed up"
+
+    again, budget = Retry(2, initial=0), Budget(steps=3, wrap_up=sum_up, reserve=Budget(steps=1))
+    inner = spawn(sequence(note, fail_first, echo), budget=budget, id="inner")
+    flow = sequence(inner, id="outer").with_options(retry=again) if around else inner.with_options(retry=again)
+    async with Harness(checkpoints=InMemoryBackend() if kept else None) as harness:
+        assert (await harness.run(flow, "x")).value == "summed up"
+    assert seen == ["noted"]
 
 
 async def test_depth_is_limited_by_budgets() -> None:

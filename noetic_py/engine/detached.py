@@ -230,7 +230,7 @@ class Detached:
 
     def _result(self, output: object, error: NoeticError | None) -> AnyResult:
         status, reason = _ending(self.path, output, error, self.child.stop)
-        valid = _valid(self._run.journal, self.path, len(self._run.journal)) if status == "completed" else ()
+        valid = _valid(self._run.journal, self.path) if status == "completed" else ()
         asked = asked_in(valid, self.path)
         if asked is not None:
             reason = asked.reason
@@ -247,11 +247,11 @@ class Detached:
         cause = () if broken is None else broken.path
         if status != "completed" and self._above.node is not None:
             # An earlier process may have come further than this one.
-            put_state(self._above, below(_valid(journal, path, end), self._run.kinds, path, cause))
+            put_state(self._above, below(journal[:end], self._run.kinds, path, cause))
 
         def transcript() -> Transcript:
             log = ItemLog()
-            log.extend(items_below(_valid(journal, path, end), self._run.kinds, path, cause))
+            log.extend(items_below(journal[:end], self._run.kinds, path, cause))
             items = log.rendered(f"{status}: {reason}" if reason else status)
             return Transcript(items, items)
 
@@ -368,13 +368,13 @@ def _has_no_value(journal: Sequence[JournalRecord], path: tuple[str, ...]) -> bo
     return VALUELESS in decided or "wrap_up" not in decided
 
 
-def _valid(journal: Sequence[JournalRecord], path: tuple[str, ...], end: int) -> Sequence[JournalRecord]:
-    """The records of a path since an attempt around it was last discarded, up to an end."""
+def _valid(journal: Sequence[JournalRecord], path: tuple[str, ...]) -> Sequence[JournalRecord]:
+    """The records of a path since an attempt around it was last discarded."""
     start = 0
-    for at, record in enumerate(journal[:end], 1):
+    for at, record in enumerate(journal, 1):
         if isinstance(record, AttemptFailed) and not record.final and path[: len(record.path)] == record.path:
             start = at
-    return journal[start:end]
+    return journal[start:]
 
 
 def external_handle(run: Run, channel: AnyChannel) -> ChannelHandle[Any]:

@@ -23,6 +23,7 @@ RESUMED = (
     "tests/test_steps_loop.py",
     "tests/test_steps_handoff.py",
     "tests/test_tools_parallel.py",
+    "tests/properties/test_durable_regressions.py",
 )
 
 LEDGER = (
@@ -82,7 +83,10 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "sqlite": ("noetic_py.checkpoints.sqlite.store", ("tests/test_checkpoints_sqlite.py",)),
     "writer": ("noetic_py.engine.journaling.ledger", LEDGER),
     "ledger": ("noetic_py.engine.journaling.ledger", LEDGER),
-    "fold": ("noetic_py.engine.journaling.fold", ("tests/test_histories.py::test_every_run_goes_on", *RESUMED)),
+    "fold": (
+        "noetic_py.engine.journaling.fold",
+        ("tests/test_engine_fold.py", "tests/test_histories.py::test_every_run_goes_on", *RESUMED),
+    ),
     "replay": ("noetic_py.engine.journaling.replay", RESUMED),
     "signing": ("noetic_py.journal.signing", ("tests/test_checkpoints_signed.py", *SIGNING)),
     "signatures": ("noetic_signing.signing", SIGNING),

@@ -28,7 +28,6 @@ from noetic_py.journal.records import (
 
 if TYPE_CHECKING:
     from noetic_py.core.items import Item
-    from noetic_py.engine.state import Execution, Run
     from noetic_py.journal.values import Path
 
 
@@ -57,6 +56,10 @@ def tree(journal: Sequence[JournalRecord], kinds: Kinds, below: Path = ()) -> No
         over = isinstance(record, RunEnded)
         if isinstance(record, AttemptFailed) and record.final and len(record.path) == 1:
             failure = record
+        if below[: len(record.path)] == record.path and _discards(record):
+            # The attempt that all records so far belong to is discarded.
+            root = Node(below, root.kind)
+            continue
         if record.path[:depth] != below:
             continue
         if isinstance(record, StepOpened) and kinds[record.kind].beside and record.path != below:
@@ -70,11 +73,15 @@ def tree(journal: Sequence[JournalRecord], kinds: Kinds, below: Path = ()) -> No
     return root
 
 
+def _discards(record: JournalRecord) -> bool:
+    """Whether everything that was recorded at and below the path of the record is discarded."""
+    return isinstance(record, ResultDiscarded) or (isinstance(record, AttemptFailed) and not record.final)
+
+
 def _put_back(root: Node, node: Node, depth: int) -> None:
     """A step that may run only once is not discarded when a step around it is tried again: it stands there again."""
     above = root.find(node.path[depth:-1])
-    if above.children.get(node.name) is not node:
-        above.drop(node.name)
+    if node.name not in above.children:
         above.children[node.name] = node
         node.placed = False
 
@@ -106,13 +113,12 @@ def forget_failure(root: Node, failure: AttemptFailed) -> None:
                 node.cause = None
 
 
-def _causes(error: Exception) -> Iterator[NoeticError]:
+def _causes(error: NoeticError) -> Iterator[NoeticError]:
     """An error and what lies behind it, from the outside."""
-    if isinstance(error, NoeticError):
-        yield error
-        if isinstance(error, ParallelFailed):
-            for each in error.failed.values():
-                yield from _causes(each)
+    yield error
+    if isinstance(error, ParallelFailed):
+        for each in error.failed.values():
+            yield from _causes(each)
 
 
 def _read(root: Node, record: JournalRecord, kinds: Kinds, frames: Path, position: int, apart: int) -> None:
@@ -181,7 +187,7 @@ def _note(parent: Node, node: Node, record: AttemptFailed | Decision | Intent, k
             node.decisions[record.key] = record.value
         case Intent():
             parent.intents[node.name] = record.digest
-        case AttemptFailed(final=False) if node is not parent:
+        case AttemptFailed(final=False):
             parent.intents.pop(node.name, None)
             parent.tries[node.name] = record.attempt
             if node.layout:
@@ -192,7 +198,7 @@ def _note(parent: Node, node: Node, record: AttemptFailed | Decision | Intent, k
                 parent.intents.pop(node.name, None)
             node.kind = kinds[record.kind]
             node.forget_shown()
-            node.cause = record.error.path if isinstance(record.error, NoeticError) else record.path
+            node.cause = record.error.path
             if node is not parent:
                 parent.failed[node.name] = (record, position)
 
@@ -352,19 +358,18 @@ AT_LIMIT: Final = "the limit of {} rounds was reached"
 _ROUND: Final = re.compile(r".+\[(\d+)\]")
 
 
-def recall(x: Execution, child: Node) -> None:
-    """Let the execution know what it has done last."""
+def last_step(child: Node) -> StepMeta | None:
+    """What the step that has finished last, at or below a child, has left for the steps after it."""
     node = max(_done(child), key=lambda each: each.position, default=None)
     if node is None:
-        return
-    x.last_step = StepMeta() if node.kind.meta is None else node.kind.meta(node)
+        return None
+    return StepMeta() if node.kind.meta is None else node.kind.meta(node)
 
 
-def recall_verdict(run: Run, child: Node) -> None:
-    """Let the run know why the last loop at or below a finished step has ended."""
+def last_verdict(child: Node) -> tuple[Path, str | None, LoopStop] | None:
+    """Why the last loop at or below a finished step has ended, and which loop that is."""
     loop = max(_loops(child), key=lambda each: each.position, default=None)
-    if loop is not None:
-        run.verdict = (loop.path, *_why_ended(loop))
+    return None if loop is None else (loop.path, *_why_ended(loop))
 
 
 def _why_ended(loop: Node) -> tuple[str | None, LoopStop]:

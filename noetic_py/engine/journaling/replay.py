@@ -19,7 +19,7 @@ from noetic_py.engine.body import call_apart
 from noetic_py.engine.fingerprint import fingerprint
 from noetic_py.engine.frame import Frame, innermost, settle_cuts
 from noetic_py.engine.journaling import ledger
-from noetic_py.engine.journaling.fold import OPEN, ended_with, inside, left_by, recall, recall_verdict, tree
+from noetic_py.engine.journaling.fold import OPEN, ended_with, inside, last_step, last_verdict, left_by, tree
 from noetic_py.engine.journaling.ledger import NO_TREE
 from noetic_py.engine.journaling.outputs import read_output, read_value
 from noetic_py.engine.kind import BodySegment, Kinds, Node
@@ -404,8 +404,8 @@ def _once_again(step: AnyStep, value: object, parent: Frame, path: Path, scope: 
         return None
     if isinstance(record, AttemptFailed):
         raise record.error
-    child = tree(run.journal, run.kinds, path)
-    child.finished = record
+    # As it was when it had finished: an attempt around it that failed later does not discard it.
+    child = tree(run.journal[: run.journal.index(record) + 1], run.kinds, path)
     left = left_by(child, own=scope is not parent.scope)
     differs = _difference(step, value, parent, record) or _other_state(run, scope, left)
     if differs is not None:
@@ -440,7 +440,7 @@ def _fail_again(
     """Put down that a child has failed once more as it is recorded; returns what it raised."""
     run, error = parent.x.run, record.error
     begun = parent.node is not None and path[-1] in parent.node.begun
-    if child is None or not (child.layout or begun) or run.store is None or not isinstance(error, NoeticError):
+    if child is None or not (child.layout or begun) or run.store is None:
         return error
     # Something below it was written: when the failure is not handled, what finished steps have left is seen again.
     _stands_here(parent, path, held=record.held)
@@ -530,8 +530,7 @@ def _replay(
     """Put what a finished child has left where it left it, and return its output."""
     run = parent.x.run
     _put_left(step, left, parent, scope, path)
-    recall(parent.x, child)
-    recall_verdict(run, child)
+    _recall(parent.x, child)
     _ask_loops_again(parent, child)
     if run.recovered_work is not None:
         run.interpreter.recover_detached(parent, step, child)
@@ -550,10 +549,15 @@ def put_back(step: AnyStep, parent: Frame, name: str, scope: ContextScope, *, he
         return
     left = left_by(child, own=scope is not parent.scope)
     _put_left(step, left, parent, scope, (*parent.at, name), held=held)
-    recall(parent.x, child)
-    recall_verdict(parent.x.run, child)
+    _recall(parent.x, child)
     for done in _finished(child):
         _ask_loops_again(parent, done)
+
+
+def _recall(x: Execution, child: Node) -> None:
+    """Let the execution know what has been done last, and the run why its last loop has ended."""
+    x.last_step = last_step(child) or x.last_step
+    x.run.verdict = last_verdict(child) or x.run.verdict
 
 
 def _finished(node: Node) -> Iterator[Node]:
