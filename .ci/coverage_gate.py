@@ -20,9 +20,8 @@ WHOLE = (
 )
 FLOORS = {
     "noetic_py/channels/live.py": 94.0,
-    "noetic_py/checkpoints/sqlite/groups.py": 93.0,
     "noetic_py/checkpoints/sqlite/schema.py": 95.0,
-    "noetic_py/checkpoints/sqlite/store.py": 97.0,
+    "noetic_py/checkpoints/sqlite/store.py": 96.0,
     "noetic_py/core/codec/stored.py": 98.5,
     "noetic_py/engine/journaling/fold.py": 97.0,
     "noetic_py/engine/journaling/ledger.py": 97.5,

@@ -17,8 +17,7 @@ from noetic_py.context.context import Context
 from noetic_py.context.graph import GraphForm, drawn
 from noetic_py.context.hooks import Hook, read_hooks
 from noetic_py.context.read import ContextScope
-from noetic_py.context.step import AnyStep, Step, box_of, require_step
-from noetic_py.context.unawaited import awaited
+from noetic_py.context.step import AnyStep, Step, awaited, box_of, require_step
 from noetic_py.core.budget import Budget, BudgetLease
 from noetic_py.core.control import AnyResult, Checkpoint, Partial, RunResult, SessionKey
 from noetic_py.core.diagnostics import HIDING, LostCalls, must_enter

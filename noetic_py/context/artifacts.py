@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from attrs import astuple, evolve, frozen
 
 from noetic_py.checkpoints.checks import MAX_BYTES, check_id, check_key
-from noetic_py.context.unawaited import awaited
+from noetic_py.context.step import awaited
 from noetic_py.core.runtime import SYSTEM
 from noetic_py.errors import CodecError, ConfigError, LimitExceeded, VersionConflict
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol
 import anyio
 from attrs import frozen
 
-from noetic_py.context.unawaited import awaited
+from noetic_py.context.step import awaited
 from noetic_py.core.control import AnyResult, RunResult, RunStatus
 from noetic_py.core.types import O_co, T
 from noetic_py.errors import ConfigError, NoeticError, StepTimeout

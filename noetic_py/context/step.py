@@ -6,19 +6,22 @@ from a body runs it as a child of that body.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeAlias, overload
+from sys import _getframe  # pyright: ignore[reportPrivateUsage] # the documented way to a caller's line
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar, overload
 
 from attrs import evolve, field, frozen
 from typing_extensions import TypedDict, TypeIs, Unpack, override
 
 from noetic_py.context.graph import Box, drawn
 from noetic_py.context.hooks import AnyHook, read_hooks, read_tags
+from noetic_py.context.protocol import CURRENT
 from noetic_py.context.read import AnyReadContext
 from noetic_py.core.budget import Budget
-from noetic_py.core.diagnostics import where_defined
+from noetic_py.core.diagnostics import LOST, AwaitedCall, where_defined
 from noetic_py.core.spelling import known_keywords, unknown_keyword
 from noetic_py.core.types import A, B, I_contra, M, M_contra, O_co, R, Replay, S, S_contra, T
 from noetic_py.core.values import copy_value
@@ -28,10 +31,12 @@ if TYPE_CHECKING:
     from noetic_py.context.context import Context
     from noetic_py.core.memory import Memory
 
+__all__ = ["ADDED", "NOT_DONE", "NotDone", "Reconcile", "Retry", "Step", "StepOptions", "check_id"]
+
+
 ADDED: Mapping[str, Any] = {"added": True}
 """Marks an option that a kind of step did not always have: a step's fingerprint has it only where it is given."""
 
-__all__ = ["ADDED", "NOT_DONE", "NotDone", "Reconcile", "Retry", "Step", "StepOptions", "check_id"]
 
 Backoff: TypeAlias = Literal["fixed", "linear", "exponential"]
 
@@ -535,3 +540,49 @@ def chain(a: object, b: object) -> AnyStep:
         plain = part.plain and not part.named and not part.tags
         parts += spec.steps if plain and isinstance(spec, SequenceSpec) and spec.hand_on == "output" else (part,)
     return in_sequence(parts, None)
+
+
+C = TypeVar("C", bound=type)
+
+
+def awaited(name: str) -> Callable[[C], C]:
+    """Make a forgotten `await` of any public async method of a class an error.
+
+    In the body of a step it is that step's failure. Elsewhere what the call gave says so when it is used, and the
+    harness when its block ends.
+
+    Args:
+        name: What users call an object of the class: `"harness"`.
+    """
+
+    def decorate(kind: C) -> C:
+        for method, function in tuple(vars(kind).items()):
+            if not method.startswith("_") and inspect.iscoroutinefunction(function):
+                setattr(kind, method, _noting(function, f"{name}.{method}({_arguments(function)})"))
+        return kind
+
+    return decorate
+
+
+def _arguments(function: Callable[..., object]) -> str:
+    """The arguments that a call needs, as its caller writes them."""
+    _, *parameters = inspect.signature(function).parameters.values()
+    required = (each for each in parameters if each.default is each.empty)
+    return ", ".join(each.name for each in required if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD))
+
+
+def _noting(function: Callable[..., Any], what: str) -> Callable[..., AwaitedCall]:
+    @functools.wraps(function)
+    def noting(*args: object, **kwargs: object) -> AwaitedCall:
+        made = function(*args, **kwargs)
+        made.__qualname__ = what
+        caller = _getframe(1)
+        call = AwaitedCall(made, what, f"{caller.f_code.co_filename}:{caller.f_lineno}")
+        ctx = CURRENT.get()
+        if ctx is None or not ctx.engine.note_call(ctx, made, caller.f_code, caller.f_lasti):
+            block = LOST.get()
+            if block is not None:
+                call.lose_in(block)
+        return call
+
+    return noting

@@ -27,10 +27,6 @@ async def _no_interpreter(value: object, frame: Any) -> object:
     raise TypeError(f"{frame.step!r} has no body of its own")
 
 
-def _itself(value: object) -> object:
-    return value
-
-
 @frozen(eq=False, repr=False)
 class Kind:
     """A kind of step: how it runs, how its record is written and read, and what its children are to it.
@@ -44,7 +40,8 @@ class Kind:
         declared: Whether a flow declares such steps; the engine's own have no fingerprint in their records.
         part: Whether it is shown as a part of the step above it, and as far as it had come when a shutdown cut it off.
         reported: Whether it is reported when it holds the event loop; the library's own work is not.
-        essence: What of its input identifies a call, for the digest; `None` where the input follows from the records.
+        digested: Whether a digest of its input is recorded; not where the input follows from other records.
+        essence: What of its input identifies a call, for the digest; `None` for all of it.
         dump: What is stored for its input and output, where that is not the output as a value.
         load: Its output from its node in the journal, where `dump` is given.
         reconcile: Asks whether a step that may run only once has done its work; the step's own `reconcile` when `None`.
@@ -77,7 +74,8 @@ class Kind:
     declared: bool = True
     part: bool = False
     reported: bool = True
-    essence: Callable[[Any], Any] | None = _itself
+    digested: bool = True
+    essence: Callable[[Any], object] | None = None
     dump: Callable[[Any, Any], Any] | None = None
     load: Callable[[Node, Any], Any] | None = None
     reconcile: Callable[[Any, Any], Awaitable[Any]] | None = None

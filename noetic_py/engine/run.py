@@ -263,7 +263,7 @@ def _has_gone_on(journal: Sequence[JournalRecord]) -> bool:
 
 async def _whole(x: Execution, root: Frame, plan: RunPlan) -> object:
     """The flow, and all that it has started beside itself."""
-    if x.layers:
+    if x.has_layers:
         await open_layers(x, root, plan.step.id)
     asked = None if root.node is None else asked_again(root.node, x.run, x.run.flow)
     if asked is not None:

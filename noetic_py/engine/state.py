@@ -468,8 +468,8 @@ class Execution:
 
     __slots__ = (
         "_began", "_layer_store", "_parent", "_turns", "_whole", "born", "cancel_scope", "closing", "depth", "frame",
-        "id", "input", "last_layer_usage", "last_step", "layers", "lease", "metadata", "over", "request_id", "run",
-        "run_id", "services", "stop", "thread_id", "tool_failures", "user_id", "wraps",
+        "has_layers", "id", "input", "last_layer_usage", "last_step", "layers", "lease", "metadata", "over",
+        "request_id", "run", "run_id", "services", "stop", "thread_id", "tool_failures", "user_id", "wraps",
     )  # fmt: skip
 
     def __init__(
@@ -502,6 +502,7 @@ class Execution:
         self.metadata = run.metadata
         inherited: Layers = run.resources.layers if parent is None else parent.x.layers
         self.layers: Layers = inherited if layers is None else layers
+        self.has_layers = bool(self.layers.by_id)
         self.last_layer_usage: LayerUsage | None = None
         self._layer_store: LayerStore | None = None
         # The states that its parent's layers had when it began.
@@ -579,7 +580,7 @@ class Execution:
 
     def bind(self, ctx: AnyContext, /, *, reads: bool) -> Any:
         frame = frame_around(ctx)
-        if reads or not self.layers:
+        if reads or not self.has_layers:
             return self.run.interpreter.bind(frame, reads)
         if frame.bundle is None:
             frame.bundle = self.run.interpreter.bind(frame, reads)

@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 from noetic_py.access import AccessAction, Authorizer, Resource, attributed
 from noetic_py.checkpoints.checks import check_prune
 from noetic_py.checkpoints.contract import CheckpointBackend
-from noetic_py.context.unawaited import awaited
+from noetic_py.context.step import awaited
 from noetic_py.core.control import Answer, Checkpoint, PendingRequest, RunStatus, SessionKey, is_stream
 from noetic_py.core.runtime import Runtime
 from noetic_py.errors import (

@@ -10,8 +10,7 @@ import anyio
 from typing_extensions import Unpack
 
 from noetic_py.access import AccessAction, Authorizer, Resource
-from noetic_py.context.step import Step
-from noetic_py.context.unawaited import awaited
+from noetic_py.context.step import Step, awaited
 from noetic_py.core.codec import Codec
 from noetic_py.core.control import RunResult
 from noetic_py.core.items import Item, Message

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 from noetic_py.checkpoints.adapter import EmbeddedBackend, Job, WorkerPool
 from noetic_py.checkpoints.checks import MAX_BYTES, check_settings
-from noetic_py.checkpoints.sqlite.groups import GroupCommit
 from noetic_py.checkpoints.sqlite.schema import (
     DRIVER_ERRORS,
     VERSION,
@@ -23,7 +22,7 @@ from noetic_py.checkpoints.sqlite.schema import (
     open_database,
     wal_is_safe,
 )
-from noetic_py.checkpoints.sqlite.store import SqliteStore
+from noetic_py.checkpoints.sqlite.store import GroupCommit, SqliteStore
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.errors import ConfigError
 

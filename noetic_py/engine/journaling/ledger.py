@@ -16,6 +16,7 @@ from anyio.lowlevel import checkpoint as let_others_run
 from attrs import evolve, frozen
 
 from noetic_py.checkpoints.contract import CheckpointBackend
+from noetic_py.context.step import AnyStep
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.stored import unreadable
 from noetic_py.core.codec.structure import dump, inside
@@ -24,11 +25,11 @@ from noetic_py.core.runtime import SYSTEM
 from noetic_py.core.state import SavedState
 from noetic_py.core.types import Durability
 from noetic_py.core.values import ATOMS, separate_state
-from noetic_py.engine.fingerprint import fingerprint, one_value
+from noetic_py.engine.fingerprint import declared_input, declared_output, fingerprint, known_types, one_value, read_as
 from noetic_py.engine.frame import NO_ITEMS, Frame, acting, failure_of, settle_cuts
 from noetic_py.engine.journaling import deliveries, ledger
 from noetic_py.engine.journaling.fold import BEGUN
-from noetic_py.engine.journaling.outputs import packed, read_output
+from noetic_py.engine.kind import Kind
 from noetic_py.engine.progress import forget
 from noetic_py.errors import (
     CheckpointError,
@@ -62,12 +63,45 @@ from noetic_py.journal.values import (
     known_fields,
     require_readable,
 )
+from noetic_py.steps.handoff import HandoffOutput, HandoffSourceSpec
 
 if TYPE_CHECKING:
-    from noetic_py.context.step import AnyStep
     from noetic_py.core.budget import BudgetLease
     from noetic_py.core.items import Item
     from noetic_py.engine.state import Execution, RecordedUsage, Run
+
+
+def packed(output: object) -> object:
+    """What a step has given that might have handed over, as it is stored."""
+    to, given = (output.step, output.input) if isinstance(output, HandoffOutput) else (None, output)
+    return {"to": to, "value": given}
+
+
+def read_output(kind: Kind, output: Stored, step: AnyStep, codec: Codec) -> object:
+    """An output from its stored form."""
+    return _handed(output, step, codec) if kind.hands_over else read_value(output, step, codec)
+
+
+def _handed(output: Stored, step: AnyStep, codec: Codec) -> object:
+    """What a step gave that might have handed over."""
+    to, value = output.tree["to"], Stored(output.tree["value"])
+    if to is None:
+        return read_value(value, step, codec)
+    spec: object = step.spec
+    target = spec.targets.steps().get(to) if isinstance(spec, HandoffSourceSpec) else None
+    return HandoffOutput(to, read_as(object if target is None else declared_input(target), value.tree, codec))
+
+
+def read_value(value: Stored, step: AnyStep, codec: Codec) -> object:
+    """A step's output from its stored form. A section may have steps inside that the flow does not declare."""
+    kind = declared_output(step)
+    try:
+        return read_as(kind, value.tree, codec)
+    except CodecError:
+        inner = known_types(step)
+        if not inner:
+            raise
+        return read_as(kind, value.tree, Codec(inner))
 
 
 TTL = 30.0

@@ -20,8 +20,7 @@ from noetic_py.engine.fingerprint import fingerprint
 from noetic_py.engine.frame import Frame, innermost, settle_cuts
 from noetic_py.engine.journaling import ledger
 from noetic_py.engine.journaling.fold import OPEN, ended_with, inside, last_step, last_verdict, left_by, tree
-from noetic_py.engine.journaling.ledger import NO_TREE
-from noetic_py.engine.journaling.outputs import read_output, read_value
+from noetic_py.engine.journaling.ledger import NO_TREE, read_output, read_value
 from noetic_py.engine.kind import BodySegment, Kinds, Node
 from noetic_py.engine.state import Execution, Run
 from noetic_py.errors import (
@@ -841,11 +840,11 @@ def disown(frame: Frame, failure: NoeticError) -> None:
 def _digest(step: AnyStep, value: object, frame: Frame) -> str | None:
     """A digest of what the step was given, where that is not derived from what is recorded."""
     store = frame.x.run.store
-    essence = frame.x.run.kinds[step.kind].essence
-    if store is None or essence is None:
+    kind = frame.x.run.kinds[step.kind]
+    if store is None or not kind.digested:
         return None
     try:
-        return digest_of(dump(store.codec.encode(essence(value))))
+        return digest_of(dump(store.codec.encode(value if kind.essence is None else kind.essence(value))))
     except CodecError as error:
         raise CodecError(
             f"the input of a step in a durable run cannot be stored: {error.message}", path=frame.at, hint=error.hint

@@ -8,7 +8,6 @@ from noetic_py.engine.kind import Kinds
 from noetic_py.engine.kinds import (
     channels,
     derived,
-    every,
     flow,
     handoff,
     loop,
@@ -22,7 +21,7 @@ from noetic_py.engine.kinds import (
 __all__ = ["KINDS"]
 
 _FILES = (
-    channels, derived, every, flow, handoff, loop, model, plain, spawn, suspension, tool,
+    channels, derived, flow, handoff, loop, model, plain, spawn, suspension, tool,
 )  # fmt: skip
 
 KINDS: Final = Kinds({kind.name: kind for file in _FILES for kind in file.KINDS})

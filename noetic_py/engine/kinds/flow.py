@@ -185,7 +185,7 @@ async def _run_path(frame: Frame, path: Path, index: int, outcomes: Outcomes) ->
         return
     own = outcomes.scopes[index] = frame.scope.fork(branch_at((*frame.at, path.name)))
     try:
-        if frame.x.layers and path.seeded:
+        if frame.x.has_layers and path.seeded:
             await fork_layers(frame, index, own)
         outcomes.values[index] = await execute(path.step, path.value, frame, path.name, own)
     except Waiting:
@@ -263,7 +263,7 @@ async def _paths(frame: Frame, spec: ParallelSpec, value: Any) -> list[Path]:
 
 async def _return_layers(frame: Frame, paths: Sequence[Path], outcomes: Outcomes) -> None:
     """What layers take of the paths that have succeeded, in the order of the paths."""
-    if frame.x.layers:
+    if frame.x.has_layers:
         ended = sorted(outcomes.values)
         children = {f"{frame.x.id}/{paths[at].name}": (outcomes.scopes[at], outcomes.values[at]) for at in ended}
         await join_returned(frame, children)
@@ -417,5 +417,5 @@ KINDS = (
     Kind("sequence", run_sequence, composite=True, in_order=True, passes_on=True),
     Kind("branch", run_branch, composite=True, in_order=True, passes_on=True),
     Kind("parallel", run_parallel, composite=True, paths=True, at_once=True, skips=True),
-    Kind("gather", run_gather, declared=False, essence=None, composite=True, paths=True, at_once=True),
+    Kind("gather", run_gather, declared=False, digested=False, composite=True, paths=True, at_once=True),
 )

@@ -104,7 +104,7 @@ async def run_answer(ask: RoundRequest, frame: Frame) -> ModelResponse:
     definitions = tuple([tool.definition() for tool in ask.tools.values()])
     whole = shown_history(frame)
     settings = _settings(frame, ask.spec)
-    check_settings(settings, ask.model, ask.model.name, frame.path)
+    check_settings(settings, ask.model, ask.model.name, frame.at)
     # Without layers the next call begins with all of this one: a log is only ever appended to.
     request = ModelRequest(
         whole,
@@ -116,11 +116,11 @@ async def run_answer(ask: RoundRequest, frame: Frame) -> ModelResponse:
         cache_key=_cache_key(x.thread_id),
         metadata=known_of(x.run),
     )
-    if x.layers:
+    if x.has_layers:
         response = await _with_layers(frame, ask, request, whole)
     else:
         response = await _response(frame, ask, Shown(whole), request)
-    if x.layers or x.run.dispatches_hooks:
+    if x.has_layers or x.run.dispatches_hooks:
         # They may have put calls into the answer.
         response = _fresh(frame, response)
     check_answer(response.items, ask.model.name)
@@ -150,7 +150,7 @@ async def _response(frame: Frame, ask: RoundRequest, shown: Shown, request: Mode
             checked = None if isinstance(ask.model, ModelWrapper) else response
         except ModelError as error:
             mended = await on_model_error(frame, error)
-            if mended is None and frame.x.layers:
+            if mended is None and frame.x.has_layers:
                 mended = await mend_model_error(frame, error)
             if mended is None:
                 raise
@@ -291,7 +291,7 @@ def _loaded(node: Node, codec: Codec) -> ModelResponse | None:
 
 
 _ANSWER_KINDS = (
-    Kind("answer", run_answer, declared=False, part=True, reported=False, essence=None, dump=_dumped, load=_loaded),
+    Kind("answer", run_answer, declared=False, part=True, reported=False, digested=False, dump=_dumped, load=_loaded),
 )
 
 
@@ -366,7 +366,7 @@ async def available_tools(frame: Frame, spec: ModelSpec) -> AvailableTools:
     """One set by name on the wire: the step's own tools win over those of layers, and these over the harness's."""
     common = frame.x.run.resources.tools
     # Where only the step has tools they are the same in each round.
-    fixed = not common and not frame.x.layers
+    fixed = not common and not frame.x.has_layers
     known: AvailableTools | None = spec.cache.get("tools") if fixed else None
     if known is not None:
         return known
@@ -458,7 +458,7 @@ class _Fit:
 async def run_model(value: object, frame: Frame) -> object:
     """Say what is new, and answer it; what was said stays, whatever becomes of the answer."""
     new = not _is_handed_on(frame, value)
-    said = unsaid(frame.x.run, frame.log, input_items(value, frame.path))
+    said = unsaid(frame.x.run, frame.log, input_items(value, frame.at))
     await _append(frame, [*said, *await between_rounds(frame)])
     said_to = frame.log.size
     if new and said_to != frame.mark and not holds_state(frame.up):
@@ -486,12 +486,12 @@ async def _answered(frame: Frame) -> Any:
     guided = 0
     for attempt in count():
         response: ModelResponse = await execute(ANSWER, ask, frame, frame_name("answer", attempt))
-        if frame.x.layers and is_guided(response):
+        if frame.x.has_layers and is_guided(response):
             guided += 1
             if guided <= _MOST_GUIDES:
                 continue
             raise _guided_too_often(frame, response)
-        if frame.x.layers:
+        if frame.x.has_layers:
             await remember(frame, response, frame_name("memory[store]", attempt))
         calls = tuple(item for item in response.items if isinstance(item, FunctionCall))
         meta = _meta(frame, response, calls)
@@ -527,7 +527,7 @@ def _is_handed_on(frame: Frame, value: object) -> bool:
 
 async def _append(frame: Frame, items: Sequence[Item]) -> None:
     """Put input into the conversation, as layers want it."""
-    if items and frame.x.layers:
+    if items and frame.x.has_layers:
         items = await appended(frame, items)
     if items:
         frame.log.extend(items)

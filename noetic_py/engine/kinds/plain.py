@@ -21,8 +21,8 @@ KINDS = (
         run_work,
         declared=False,
         reported=False,
-        essence=None,
+        digested=False,
         no_waiting="by a memory layer, which is not to make its run wait",
     ),
-    Kind("hook", run_work, declared=False, essence=None),
+    Kind("hook", run_work, declared=False, digested=False),
 )

@@ -77,7 +77,7 @@ async def _run(child: Execution, frame: Frame, spec: SpawnSpec, value: object) -
             replay.put_down(root, frame.node)
     try:
         output = await run_child(child, root, spec, value)
-        if child.layers and not own:
+        if child.has_layers and not own:
             await join_returned(frame, {child.id: (root.scope, output)})
         return output
     finally:
@@ -235,6 +235,13 @@ KINDS = (
     _spawn("spawn_whole", items=True, state=True),
     Kind("with_memory", run_with_memory, composite=True, passes_on=True, shares=Shared(items=True, state=True)),
     Kind(
-        "detached", run_detached, declared=False, essence=None, composite=True, execution=True, beside=True, apart=True
+        "detached",
+        run_detached,
+        declared=False,
+        digested=False,
+        composite=True,
+        execution=True,
+        beside=True,
+        apart=True,
     ),
 )

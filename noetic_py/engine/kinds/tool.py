@@ -218,7 +218,7 @@ async def run_result(value: tuple[Wanted, str], frame: Frame) -> object:
     return answered.value
 
 
-_APPROVAL_KINDS = (Kind("result", run_result, declared=False, essence=None, dump=not_stored, load=answer_of),)
+_APPROVAL_KINDS = (Kind("result", run_result, declared=False, digested=False, dump=not_stored, load=answer_of),)
 
 
 TOOL_CALL: AnyStep = Step(id="tool_call", kind="tool_call")
@@ -253,7 +253,7 @@ async def run_tool_call(value: RequestedCall, frame: Frame) -> FunctionCallOutpu
     if isinstance(made, FunctionCallOutput):
         item = made
     else:
-        if frame.x.layers:
+        if frame.x.has_layers:
             answer = await before_tool_call(frame, made)
             if isinstance(answer, str):
                 return _blocked(frame, call, answer)
@@ -315,10 +315,10 @@ def _blocked(frame: Frame, call: FunctionCall, message: str) -> FunctionCallOutp
 
 async def _as_wanted(frame: Frame, value: RequestedCall, item: FunctionCallOutput) -> FunctionCallOutput:
     """An output as layers and hooks want the conversation to have it."""
-    if frame.x.layers:
+    if frame.x.has_layers:
         item = await after_tool_call(frame, value.call, item)
     item = await after_tool(frame, value.call, item, value.tool)
-    if not frame.x.layers:
+    if not frame.x.has_layers:
         return item
     items = await appended(frame, [item])
     return next(each for each in items if isinstance(each, FunctionCallOutput) and each.call_id == item.call_id)
@@ -389,7 +389,7 @@ async def _rejudged(frame: Frame, wanted: Wanted, value: RequestedCall, argument
         return received.message
     if isinstance(received, FunctionCallOutput):
         return received.output
-    if frame.x.layers:
+    if frame.x.has_layers:
         answer = await before_tool_call(frame, received)
         if isinstance(answer, str):
             return answer
@@ -563,7 +563,7 @@ def _injector(frame: Frame) -> Any:
 
     def inject(name: str, kind: type[object]) -> object:
         found = services.get(kind, MISSING)
-        return inject_layer(frame.memory, name, kind) if found is MISSING and frame.x.layers else found
+        return inject_layer(frame.memory, name, kind) if found is MISSING and frame.x.has_layers else found
 
     return inject
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class Layers:
     """The layers of a bundle, by what the engine asks of them."""
 
-    __slots__ = ("_hooks", "_order", "by_id", "codecs", "has_place", "memory", "tool_layers", "tools")
+    __slots__ = ("_hooks", "_order", "by_id", "codecs", "has_place", "memory", "state_types", "tool_layers", "tools")
 
     def __init__(self, memory: Memory) -> None:
         check_memory(memory)
@@ -55,6 +55,8 @@ class Layers:
         # What stores the values of each layer, made when it is first needed and used by all runs.
         self.codecs: dict[str, Codec] = {}
         self._order[""] = by_slot
+        # The types of all states.
+        self.state_types: Sequence[object] = tuple([self.state_type(layer) for layer in self.by_id])
         self.tools: tuple[AnyTool, ...] = tuple(
             made.tool(layer.id)
             for layer in declared
@@ -68,9 +70,6 @@ class Layers:
             if answers(type(each), "available_tools") or answers(type(each), "unavailable_tools")
         )
 
-    def __bool__(self) -> bool:
-        return bool(self.by_id)
-
     def having(self, hook: HookName) -> Sequence[AnyLayer]:
         """The layers that have a hook, in the order in which it is called."""
         found = self._hooks.get(hook)
@@ -83,11 +82,6 @@ class Layers:
     def by_slot(self) -> Sequence[AnyLayer]:
         """All of them, by slot."""
         return self._order[""]
-
-    @property
-    def state_types(self) -> Sequence[object]:
-        """The types of all states."""
-        return [self.state_type(layer) for layer in self.by_id]
 
     def of_thread(self, layer_states: LayerStates) -> dict[str, LayerCopy]:
         """The states of those that belong to a thread."""
@@ -286,7 +280,7 @@ def bind(frame: Frame, reads: bool = False) -> Any:
     """The bundle of a step's execution, each layer bound to the step."""
     layers = frame.x.layers
     memory = layers.memory
-    if not layers:
+    if not layers.by_id:
         return memory
     bound: object = object.__new__(type(memory))
     for name, layer in layers_of(memory).items():

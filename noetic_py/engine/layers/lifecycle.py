@@ -190,7 +190,7 @@ async def open_layers(x: Execution, root: Frame, main: str) -> None:
     Raises:
         LayerError: A layer could not begin, and does not say that it may be left out.
     """
-    if not x.layers:
+    if not x.has_layers:
         return
     _open_again(root, main)
     await execute(_OPEN, _open, root, _OPEN.id)
@@ -369,7 +369,7 @@ async def after_tool_call(frame: Frame, call: FunctionCall, output: FunctionCall
 
 async def remember(frame: Frame, response: ModelResponse, name: str) -> None:
     """The answer is in the journal: let the layers keep of it what they want, and put that into the store."""
-    if not frame.x.layers:
+    if not frame.x.has_layers:
         return
 
     async def store(below: Frame) -> None:
