@@ -25,7 +25,7 @@ from noetic_py.engine.journaling import ledger
 from noetic_py.engine.journaling.ledger import TTL, RunWriter
 from noetic_py.errors import CheckpointError, CheckpointFailed, LeaseLost, StoreUnavailable
 from noetic_py.journal.records import Decision, Intent, JournalRecord, ResultDiscarded, dump_record
-from noetic_py.testing import FaultyBackend, VirtualRuntime
+from noetic_py.testing import Died, FaultyBackend, VirtualRuntime
 
 pytestmark = pytest.mark.anyio
 
@@ -260,7 +260,7 @@ async def test_what_lists_show_goes_with_the_last_part_of_what_is_written_togeth
     monkeypatch.setattr(ledger, "_MOST_TOGETHER", MOST)
     backend = Scripted()
     writer, journal = await writer_of(backend, "manual"), list[JournalRecord]()
-    sizes: list[list[int]] = [[MOST], [MOST - 10, 4], [], [1], [50, 50], [1, MOST + 1], []]
+    sizes: list[list[int]] = [[MOST], [MOST - 10, 4], [], [1], [50, 50], [100], [1, MOST + 1], []]
     for number, each in enumerate(sizes):
         # A record has four bytes around its text.
         journal += [intent(number, size - 4) for size in each if size > 4]
@@ -269,7 +269,7 @@ async def test_what_lists_show_goes_with_the_last_part_of_what_is_written_togeth
     writer.status = "completed"
     assert await backend.stored() == []
     await writer.commit(journal, force=True)
-    assert [sum(batch) for batch in backend.batches] == [MOST, MOST - 8 + 2, 100, MOST + 3]
+    assert [sum(batch) for batch in backend.batches] == [MOST, MOST - 8 + 2, MOST, MOST + 3]
     assert [status for _, status in backend.shown] == [None, None, None, "completed"]
     assert len(await backend.stored()) == len(journal)
 
@@ -343,6 +343,36 @@ async def test_of_what_is_put_off_the_last_of_each_place_goes_with_the_next_comm
 
 
 # -- cancelled in a commit
+
+
+async def test_one_that_waits_for_the_commit_of_another_is_not_cancelled_before_it_is_stored() -> None:
+    class Waiting(Scripted):
+        async def append(self, run_id: str, **given: Any) -> int:
+            writing.set()
+            await go.wait()
+            return await super().append(run_id, **given)
+
+    writing, go = anyio.Event(), anyio.Event()
+    backend = Waiting()
+    writer, journal, told = await writer_of(backend), list[JournalRecord](), list[bool]()
+
+    async def commits(scope: anyio.CancelScope) -> None:
+        with scope:
+            journal.append(intent(len(journal), 1))
+            count = len(journal)
+            await writer.commit(journal)
+            told.append(len(await backend.stored()) >= count)
+
+    scopes = anyio.CancelScope(), anyio.CancelScope()
+    async with anyio.create_task_group() as group:
+        group.start_soon(commits, scopes[0])
+        await writing.wait()
+        group.start_soon(commits, scopes[1])
+        await anyio.wait_all_tasks_blocked()
+        scopes[1].cancel()
+        await anyio.wait_all_tasks_blocked()
+        go.set()
+    assert told == [True, True]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -440,7 +470,7 @@ class Leased(InMemoryBackend):
     def __init__(self, clock: VirtualRuntime) -> None:
         super().__init__(runtime=clock)
         self.clock = clock
-        self.fails: Exception | None = None
+        self.fails: BaseException | None = None
         self.takes = 0.0
         self.renewed: list[tuple[float, float]] = []
 
@@ -513,6 +543,15 @@ async def test_a_lease_that_another_owner_has_is_lost_at_once(leased: Leased) ->
     await writer._renew()
     with pytest.raises(LeaseLost, match="another owner"):
         writer.check()
+
+
+async def test_what_is_no_failure_of_the_store_goes_on_through_a_renewal(leased: Leased) -> None:
+    writer = await writer_of(leased)
+    leased.fails = Died("here")
+    await leased.clock.advance(TTL)
+    with pytest.raises(Died):
+        await writer.hold()
+    assert not writer.broken
 
 
 async def test_a_heartbeat_looks_ten_times_and_renews_until_the_lease_is_lost(leased: Leased) -> None:

@@ -80,7 +80,7 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
             "tests/properties/test_view.py",
         ),
     ),
-    "sqlite": ("noetic_py.checkpoints.sqlite.store", ("tests/test_checkpoints_sqlite.py",)),
+    "sqlite": ("noetic_py.checkpoints.sqlite.store", ("tests/test_checkpoints_sqlite_store.py",)),
     "writer": ("noetic_py.engine.journaling.ledger", LEDGER),
     "ledger": ("noetic_py.engine.journaling.ledger", LEDGER),
     "fold": (

@@ -267,13 +267,16 @@ class SqliteStore:
             raise no_run(run_id)
         return run
 
-    def _create(self, run: RunRow) -> RunRow:
-        """Insert a row; its number is the next."""
-        run.id = self._tick()
-        if run.id >= MOST:
+    def _create(
+        self, run_id: str, position: int, now: int, status: str | None = None, summary: bytes | None = None
+    ) -> RunRow:
+        """Insert the row of a run without an owner; its number is the next."""
+        number = self._tick()
+        if number >= MOST:
             raise StoreUnavailable(
                 f"{self.where}: all numbers are given away", where=self.where, reason="full", hint="begin a new file"
             )
+        run = RunRow(number, run_id, position, 0, 0, now, 0, now, status, summary or b"", 0)
         run.crc, run.summary_crc = self._sums.head(run), self._sums.summary(run)
         self._execute(
             "INSERT INTO runs (id, run_id, position, fence, owner, updated, crc, created, status, card, card_crc) "
@@ -383,9 +386,7 @@ class SqliteStore:
         check_turn(given, position, fence)
         position += len(given.records)
         if run is None:
-            return self._create(
-                RunRow(0, given.run_id, position, 0, 0, now, 0, now, given.status, given.summary or b"", 0)
-            )
+            return self._create(given.run_id, position, now, given.status, given.summary)
         run.summary = run.summary if given.summary is None else given.summary
         run.status = run.status if given.status is None else given.status
         run.position, run.updated = position, now
@@ -475,8 +476,7 @@ class SqliteStore:
             raise no_end(at)
         if self._find(new_run_id) is not None:
             raise is_taken(new_run_id)
-        when = micros(now)
-        made = self._create(RunRow(0, new_run_id, at, 0, 0, when, 0, when, status, summary or b"", 0))
+        made = self._create(new_run_id, at, micros(now), status, summary)
         for stream, upto in parts if at else ():
             self._execute(
                 "INSERT INTO shared (run, upto, stream, crc) VALUES (?, ?, ?, ?)",
@@ -546,8 +546,7 @@ class SqliteStore:
         """Become the owner; nothing runs out while it lives."""
         run = self._find(run_id)
         if run is None:
-            when = micros(now)
-            run = self._create(RunRow(0, run_id, 0, 0, 0, when, 0, when, None, b"", 0))
+            run = self._create(run_id, 0, micros(now))
         elif self._is_held(run):
             raise is_owned("its process to end")
         run.fence, run.owner = self._tick(), self._locks.owner

@@ -201,11 +201,10 @@ class RunWriter:
 
     def settle(self, journal: list[JournalRecord]) -> None:
         """Append what was put off: before a record that is to be the last one of its transaction."""
-        if self._put_off:
-            for record, stored in self._put_off.values():
-                journal.append(record)
-                self._ready[id(record)] = (record, stored)
-            self._put_off.clear()
+        for record, stored in self._put_off.values():
+            journal.append(record)
+            self._ready[id(record)] = (record, stored)
+        self._put_off.clear()
 
     def stage(self, journal: list[JournalRecord]) -> None:
         """Encode what was appended, as it is now.

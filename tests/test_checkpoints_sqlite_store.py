@@ -1,0 +1,665 @@
+"""The store of the SQLite backend alone, in one thread: it does what the store in memory does, and finds damage."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from noetic_py.checkpoints.adapter import PrunePage
+from noetic_py.checkpoints.memory import MemoryStore
+from noetic_py.checkpoints.sqlite import store as module
+from noetic_py.checkpoints.sqlite.schema import MOST, OpenFile, Settings, Sums, open_database
+from noetic_py.checkpoints.sqlite.store import ConnectionLock, SqliteStore
+from noetic_py.errors import CorruptRecord, NoeticError, StoreUnavailable
+from noetic_py.journal.stored import Lease, Record, RunEntry, Stats, Transaction
+from tests.properties.checks import examples
+from tests.test_checkpoints_sqlite import another_owner, held_for, sqlite_is
+
+Work: TypeAlias = Callable[[Any], object]
+
+BEGAN = datetime(2025, 1, 1, tzinfo=UTC)
+FOREVER = 1e9
+LARGE = 8
+"""From how many bytes on payloads are stored apart."""
+
+
+class Process:
+    """A process that has the file open."""
+
+    def __init__(self, path: Path, *, exclusive: bool = False) -> None:
+        self.place = OpenFile.find(Settings(path, 5.0, 0o600, exclusive))
+        self.leases: list[Lease] = []
+        self.others: list[Process] = []
+        self.open()
+
+    def open(self) -> None:
+        connection, mode, seed = open_database(self.place)
+        self.store = SqliteStore(connection, self.place, mode=mode, seed=seed, threshold=LARGE)
+
+    def close(self) -> None:
+        self.store.close()
+        self.place.locks.close()
+
+    def begin(self, *, write: bool) -> None:
+        """Begin a transaction, when no other process holds the file any more."""
+        for each in self.others:
+            each.store._hold.let_go()
+        assert self.store.begin(write=write) is None
+
+    def is_open(self) -> bool:
+        """Whether a transaction is."""
+        return self.store.in_transaction
+
+    def do(self, *works: Work, write: bool = True) -> list[object]:
+        """What works give, or the names of their errors; each is done whole or not at all."""
+        self.begin(write=write)
+        assert self.is_open()
+        outcomes: list[object] = []
+        for work in works:
+            if len(works) > 1:
+                self.store.savepoint()
+            outcomes.append(outcome_of(work, self.store))
+            failed = isinstance(outcomes[-1], Failed)
+            if len(works) > 1:
+                self.store.end_savepoint(undo=failed)
+            elif failed and write:
+                self.store.undo()
+        self.store.commit()
+        assert not self.is_open()
+        return outcomes
+
+    def undone(self, work: Work) -> None:
+        """Work that is taken back."""
+        self.begin(write=True)
+        outcome_of(work, self.store)
+        self.store.rollback()
+        assert not self.is_open()
+
+
+class Failed(str):
+    """The name of an error."""
+
+    __slots__ = ()
+
+
+def outcome_of(work: Work, store: object) -> object:
+    try:
+        return work(store)
+    except NoeticError as error:
+        return Failed(type(error).__name__)
+
+
+@contextmanager
+def opened(folder: Path, count: int = 1, *, safe: bool = False, exclusive: bool = False) -> Generator[list[Process]]:
+    with sqlite_is(safe=safe):
+        processes = [Process(folder / "runs.db", exclusive=exclusive) for _ in range(count)]
+        for each in processes:
+            each.others = [other for other in processes if other is not each]
+        try:
+            yield processes
+        finally:
+            for each in processes:
+                each.close()
+
+
+def appending(run_id: str, position: int, *payloads: bytes, **more: Any) -> Callable[[Any], int]:
+    records = [Record("K", ("flow", "step#2"), payload) for payload in payloads]
+    given = Transaction(run_id, position, more.pop("fence", 0), records, **more)
+    return lambda store: store.append(given, BEGAN)
+
+
+# -- as the store in memory
+
+RUNS = st.sampled_from(["a", "b", "c"])
+STATUS = st.sampled_from([None, None, "running", "completed"])
+SUMMARY = st.sampled_from([None, b"", b"shown"])
+PAYLOAD = st.sampled_from([b"", b"x", b"small", b"a large payload", b"another large one"])
+MOVES = st.one_of(
+    st.tuples(
+        st.just("append"), RUNS, st.lists(PAYLOAD, max_size=3), st.sampled_from([0, 0, 0, 0, 1]), STATUS, SUMMARY
+    ),
+    st.tuples(st.just("append"), RUNS, st.lists(PAYLOAD, min_size=1, max_size=3), st.just(0), st.none(), st.none()),
+    st.tuples(st.just("undone"), RUNS, st.lists(PAYLOAD, max_size=3)),
+    st.tuples(st.just("fork"), RUNS, RUNS, st.integers(0, 5), STATUS, SUMMARY),
+    st.tuples(st.just("delete"), RUNS),
+    st.tuples(
+        st.just("prune"),
+        st.sampled_from([None, 0, 1, 2]),
+        st.sampled_from([None, 0, 3]),
+        st.sampled_from([None, ["running"]]),
+    ),
+    st.tuples(st.just("acquire"), RUNS),
+    st.tuples(st.just("renew"), st.integers(0, 3)),
+    st.tuples(st.just("release"), st.integers(0, 3)),
+    st.tuples(st.just("lapse")),
+    st.tuples(st.just("reopen")),
+    st.tuples(st.just("put"), st.sampled_from("kl"), st.binary(max_size=2), st.sampled_from([None, None, -1, 0])),
+    st.tuples(st.just("remove"), st.sampled_from("kl"), st.sampled_from([None, None, -1, 0])),
+)
+PLANS = st.lists(st.tuples(st.integers(0, 1), st.booleans(), MOVES), min_size=10, max_size=30)
+SCOPE = ("s", "t")
+
+
+class World:
+    """Two processes on one file, and the store in memory that they should be equal to."""
+
+    def __init__(self, processes: Sequence[Process]) -> None:
+        self.processes = processes
+        self.model = MemoryStore(lambda: 0.0)
+        self.now = BEGAN
+
+    def both(self, process: Process, together: bool, *works: Work) -> None:
+        """Do something in both stores, perhaps in one transaction with something that fails."""
+        failing: list[Work] = [lambda store: store.read("none", 0, 1)] if together else []
+        done = process.do(*failing, *works, *failing)
+        assert done == [outcome_of(work, self.model) for work in [*failing, *works, *failing]]
+
+    def move(self, process: Process, together: bool, name: str, *given: Any) -> None:
+        self.now += timedelta(seconds=1)
+        getattr(self, name)(process, together, *given)
+
+    def append(
+        self,
+        process: Process,
+        together: bool,
+        run: str,
+        payloads: list[bytes],
+        off: int,
+        status: str | None,
+        summary: bytes | None,
+    ) -> None:
+        head = self.model.head(run)
+        position, fence = (0, 0) if head is None else (head.position, head.fence)
+        records = [Record("K", ("flow",), payload) for payload in payloads]
+        first = Transaction(run, position + off, fence + off * len(payloads), records, summary, status)
+        following = Transaction(run, position + len(records), fence, records)
+        now = self.now
+        self.both(process, together, lambda store: store.append(first, now), lambda store: store.append(following, now))
+
+    def undone(self, process: Process, together: bool, run: str, payloads: list[bytes]) -> None:
+        head = self.model.head(run)
+        position, fence = (0, 0) if head is None else (head.position, head.fence)
+        process.undone(appending(run, position, *payloads, fence=fence))
+
+    def fork(
+        self,
+        process: Process,
+        together: bool,
+        run: str,
+        new: str,
+        at: int,
+        status: str | None,
+        summary: bytes | None,
+    ) -> None:
+        now = self.now
+        self.both(process, together, lambda store: store.fork(run, at, new, summary, status, now))
+
+    def delete(self, process: Process, together: bool, run: str) -> None:
+        self.both(process, together, lambda store: store.delete(run))
+
+    def prune(
+        self, process: Process, together: bool, keep: int | None, age: int | None, statuses: list[str] | None
+    ) -> None:
+        before = None if age is None else self.now - timedelta(seconds=age)
+
+        def pruned(store: Any) -> int:
+            page, deleted = PrunePage(), 0
+            while page.below is not None:
+                page = store.prune(page, before, keep, statuses)
+                deleted += page.deleted
+            return deleted
+
+        self.both(process, together, pruned)
+
+    def acquire(self, process: Process, together: bool, run: str) -> None:
+        now = self.now
+        self.both(process, together, lambda store: store.acquire(run, FOREVER, now))
+        held = self.model.runs[run].held
+        if held is not None and not any(held in each.leases for each in self.processes):
+            process.leases.append(held)
+
+    def renew(self, process: Process, together: bool, which: int) -> None:
+        if which < len(process.leases):
+            lease = process.leases[which]
+            self.both(process, together, lambda store: store.renew(lease, FOREVER))
+
+    def release(self, process: Process, together: bool, which: int) -> None:
+        if which < len(process.leases):
+            lease = process.leases[which]
+            # Of another process it is none that could be given back.
+            process.others[0].do(lambda store: store.release([lease]))
+            self.both(process, together, lambda store: store.release([lease]))
+
+    def lapse(self, process: Process, together: bool) -> None:
+        another_owner(process.place.locks)
+        for lease in process.leases:
+            run = self.model.runs.get(lease.run_id)
+            if run is not None and run.held == lease:
+                run.held = None
+
+    def reopen(self, process: Process, together: bool) -> None:
+        process.store.close()
+        process.open()
+
+    def put(self, process: Process, together: bool, key: str, value: bytes, off: int | None) -> None:
+        expected = self.expected(key, off)
+        self.both(process, together, lambda store: store.put(SCOPE, key, value, expected))
+
+    def remove(self, process: Process, together: bool, key: str, off: int | None) -> None:
+        expected = self.expected(key, off)
+        self.both(process, together, lambda store: store.remove(SCOPE, key, expected))
+
+    def expected(self, key: str, off: int | None) -> int | None:
+        found = self.model.get(SCOPE, key)
+        return None if off is None else off + (1 if found is None else found.version + 1)
+
+    def check(self, process: Process) -> None:
+        """All that can be read, by pages of each size."""
+        model = self.model
+        reads: list[Work] = [
+            lambda store: [store.get(SCOPE, key) for key in "kl"],
+            lambda store: [each for after in ("", "k") for each in store.scan(SCOPE, after, 2)],
+            lambda store: [store.scan(("s",), "", 2), store.scan(SCOPE, "", 1)],
+        ]
+        for run in ("a", "b", "c"):
+            reads += [head_of(run), entry_of(run)]
+            reads += [reading(run, after, limit) for after in range(4) for limit in (1, 2, 100)]
+        reads += [listing(limit, status) for limit in (1, 2, 100) for status in (None, "running")]
+        for read in reads:
+            assert process.do(read, write=False) == [outcome_of(read, model)]
+        [stats] = process.do(lambda store: store.stats(), write=False)
+        wanted = model.stats()
+        large = {each.payload for run in model.runs.values() for each in run.records if len(each.payload) >= LARGE}
+        assert isinstance(stats, type(wanted))
+        assert (stats.runs, stats.records, stats.values) == (wanted.runs, wanted.records, wanted.values)
+        assert stats.blobs == len(large)
+
+
+def forking(run: str, at: int, new: str) -> Work:
+    return lambda store: store.fork(run, at, new, b"s", "running", BEGAN)
+
+
+def deleting(run: str) -> Work:
+    return lambda store: store.delete(run)
+
+
+def head_of(run: str) -> Work:
+    return lambda store: store.head(run)
+
+
+def entry_of(run: str) -> Work:
+    return lambda store: store.entry(run)
+
+
+def reading(run: str, after: int, limit: int) -> Work:
+    return lambda store: list(store.read(run, after, limit))
+
+
+def listing(limit: int, status: str | None) -> Callable[[Any], list[RunEntry]]:
+    """All pages of a list."""
+
+    def listed(store: Any) -> list[RunEntry]:
+        found: list[RunEntry] = []
+        after: int | None = None
+        while page := store.list(after, limit, status):
+            assert len(page) <= limit
+            found += page
+            after = page[-1].cursor
+        return found
+
+    return listed
+
+
+def rows(path: Path, table: str) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        [(count,)] = connection.execute(f"SELECT count(*) FROM {table}")
+    assert isinstance(count, int)
+    return count
+
+
+@pytest.mark.parametrize("safe", [False, True], ids=["persist", "wal"])
+@settings(max_examples=examples(60, 1000))
+@given(PLANS)
+def test_it_does_what_the_store_in_memory_does(
+    tmp_path_factory: pytest.TempPathFactory, safe: bool, plan: list[tuple[int, bool, tuple[Any, ...]]]
+) -> None:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        held_for(60.0),
+        opened(folder := tmp_path_factory.mktemp("store"), 2, safe=safe) as processes,
+    ):
+        patch.setattr(module, "_HEADS", 2)
+        patch.setattr(module, "_PRUNED_AT_ONCE", 2)
+        world = World(processes)
+        for number, together, move in plan:
+            world.move(processes[number], together, *move)
+        for process in processes:
+            world.check(process)
+        for process in processes:
+            world.move(process, False, "lapse")
+        world.move(processes[0], False, "prune", None, None, None)
+        for key in "kl":
+            world.move(processes[0], False, "remove", key, None)
+        processes[0].store._hold.let_go()
+        for table in ("runs", "transactions", "shared", "uses", "blobs", "pairs"):
+            assert rows(folder / "runs.db", table) == 0, table
+
+
+def test_forks_of_forks_share_what_is_before_them(tmp_path: Path) -> None:
+    """At each position of a chain of forks, and whichever of them are deleted then."""
+    model, runs = MemoryStore(lambda: 0.0), ["a", "f", "g"]
+    with opened(tmp_path) as [process]:
+
+        def both(*works: Work) -> None:
+            for work in works:
+                assert process.do(work) == [outcome_of(work, model)]
+
+        def equal() -> None:
+            both(*(reading(run, after, 2) for run in [*runs, *made] for after in range(9)))
+
+        made: list[str] = []
+        both(appending("a", 0, b"1"), appending("a", 1, b"2", b"a large payload"), appending("a", 3, b"4"))
+        both(forking("a", 3, "f"), appending("f", 3, b"5", b"another large one"))
+        both(forking("f", 5, "g"), appending("g", 5, b"6"))
+        for run in runs:
+            for at in range(9):
+                both(forking(run, at, f"{run}{at}"), appending(f"{run}{at}", at, b"its own"))
+                made.append(f"{run}{at}")
+        both(forking("a", 3, "g"))
+        equal()
+        for run in ("f", "a", "g", "f3", "g6"):
+            both(deleting(run))
+            equal()
+        both(*(deleting(run) for run in made))
+        process.store._hold.let_go()
+        for table in ("runs", "transactions", "shared", "uses", "blobs"):
+            assert rows(tmp_path / "runs.db", table) == 0, table
+
+
+def test_a_run_has_so_many_records_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LONGEST", 3)
+    with opened(tmp_path) as [process]:
+        assert process.do(appending("a", 0, b"x", b"x")) == [2]
+        assert process.do(appending("a", 2, b"x")) == ["LimitExceeded"]
+        assert process.do(lambda store: store.fork("a", 2, "f", None, None, BEGAN), appending("a", 2)) == [None, 2]
+
+
+def test_what_is_damaged_is_left_when_old_runs_are_deleted(tmp_path: Path) -> None:
+    with opened(tmp_path) as [process]:
+        for run in ("a", "b", "c"):
+            process.do(appending(run, 0, b"x", summary=b"shown"))
+        process.store._hold.let_go()
+        change(tmp_path / "runs.db", "UPDATE runs SET card = x'00' WHERE run_id = 'b'")
+        [page] = process.do(lambda store: store.prune(PrunePage(), None, None, None))
+        assert page == PrunePage(None, deleted=2)
+        process.store._hold.let_go()
+        assert rows(tmp_path / "runs.db", "runs") == 1
+
+
+def test_so_many_heads_are_remembered_and_then_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_HEADS", 2)
+    with opened(tmp_path) as [process]:
+        for run, heads in (("a", {"a"}), ("b", {"a", "b"}), ("c", {"c"})):
+            process.do(appending(run, 0, b"x"))
+            assert {*process.store._heads} == heads
+        process.do(appending("c", 1, b"x"))
+        assert process.do(appending("c", 1, b"x")) == ["PositionConflict"]
+        assert {*process.store._heads} == set()
+
+
+# -- numbers
+
+
+def change(path: Path, sql: str, *values: object) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(sql, values)
+
+
+def test_a_file_has_numbers_for_so_many_runs_and_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with opened(tmp_path) as [process]:
+        process.do(appending("a", 0, b"x"))
+        process.store._hold.let_go()
+        sums = Sums(process.store.seed)
+        change(path, "UPDATE store SET ticks = ?, crc = ?", MOST - 2, sums.ticks(MOST - 2))
+        assert process.do(appending("b", 0, b"x"), appending("c", 0, b"x")) == [1, "StoreUnavailable"]
+        assert process.store.begin(write=True) is None
+        with pytest.raises(StoreUnavailable, match="all numbers are given away") as caught:
+            appending("c", 0, b"x")(process.store)
+        assert caught.value.reason == "full"
+        process.store.rollback()
+        assert process.do(lambda store: [each.cursor for each in store.list(None, 9, None)], write=False) == [
+            [MOST - 1, 1]
+        ]
+
+
+@pytest.mark.parametrize("number", [-5, 0])
+def test_a_damaged_number_ends_the_pages_of_a_list(tmp_path: Path, number: int) -> None:
+    with opened(tmp_path) as [process]:
+        for run in ("a", "b"):
+            process.do(appending(run, 0, b"x", status="running"))
+        process.store._hold.let_go()
+        change(tmp_path / "runs.db", "UPDATE runs SET id = ? WHERE run_id = 'a'", number)
+        for status in (None, "running"):
+            process.begin(write=False)
+            pages = listing(1, status)(process.store)
+            process.store.commit()
+            assert [(each.run_id, each.cursor, each.problem is None) for each in pages] == [
+                ("b", 2, True),
+                ("a", 0, False),
+            ]
+
+
+# -- damage
+
+READ = "a fork reads"
+DAMAGE = [
+    ("UPDATE shared SET crc = crc + 1", READ),
+    ("UPDATE shared SET upto = upto + 1", READ),
+    ("UPDATE shared SET upto = 'x'", READ),
+    ("UPDATE shared SET upto = 1.5", READ),
+    ("UPDATE shared SET stream = 'x'", READ),
+    ("UPDATE shared SET stream = 9", READ),
+    ("DELETE FROM shared", READ),
+    ("UPDATE transactions SET crc = crc + 1 WHERE id = (SELECT min(id) FROM transactions)", READ),
+    ("UPDATE transactions SET count = 1 WHERE id = (SELECT min(id) FROM transactions)", READ),
+    ("UPDATE transactions SET count = 'x' WHERE id = (SELECT min(id) FROM transactions)", READ),
+    ("UPDATE transactions SET body = 'x' WHERE id = (SELECT min(id) FROM transactions)", READ),
+    ("UPDATE transactions SET id = id - 1 WHERE id = (SELECT min(id) FROM transactions)", READ),
+    ("DELETE FROM transactions WHERE id = (SELECT min(id) FROM transactions)", READ),
+    ("DELETE FROM transactions WHERE id = (SELECT max(id) FROM transactions)", READ),
+    ("INSERT INTO transactions SELECT id + 1, count, crc, body FROM transactions ORDER BY id DESC LIMIT 1", READ),
+    ("UPDATE blobs SET data = 'x'", READ),
+    ("UPDATE blobs SET data = x'00'", READ),
+    ("DELETE FROM blobs", READ),
+    ("UPDATE runs SET crc = crc + 1", READ),
+    ("UPDATE runs SET card_crc = card_crc + 1", "entry"),
+    ("UPDATE pairs SET crc = crc + 1", "get"),
+    ("UPDATE pairs SET value = 'x'", "get"),
+    ("UPDATE pairs SET key = x'6b'", "scan"),
+    ("UPDATE store SET crc = crc + 1", "put"),
+    ("UPDATE store SET ticks = 'x'", "put"),
+    ("DELETE FROM store", "put"),
+]
+WORKS: dict[str, Work] = {
+    READ: lambda store: store.read("f", 0, 100),
+    "entry": lambda store: store.entry("f"),
+    "get": lambda store: store.get(SCOPE, "k"),
+    "scan": lambda store: store.scan(SCOPE, "", 9),
+    "put": lambda store: store.put(SCOPE, "k", b"w", None),
+}
+
+
+@pytest.mark.parametrize(("sql", "what"), DAMAGE)
+def test_what_is_changed_in_a_file_is_found_when_it_is_read(tmp_path: Path, sql: str, what: str) -> None:
+    with opened(tmp_path) as [process]:
+        process.do(
+            appending("a", 0, b"x", b"a large payload"),
+            appending("a", 2, b"y"),
+            lambda store: store.fork("a", 2, "f", None, None, BEGAN),
+            appending("f", 2, b"z"),
+            lambda store: store.put(SCOPE, "k", b"v", None),
+        )
+        for work in WORKS.values():
+            assert not isinstance(process.do(work)[0], Failed)
+        process.store._hold.let_go()
+        change(tmp_path / "runs.db", sql)
+        write = what == "put"
+        process.begin(write=write)
+        with pytest.raises(CorruptRecord):
+            WORKS[what](process.store)
+        process.store.rollback()
+
+
+def test_damaged_numbers_are_not_counted(tmp_path: Path) -> None:
+    with opened(tmp_path) as [process]:
+        process.do(appending("a", 0, b"x"), appending("b", 0, b"x"))
+        process.store._hold.let_go()
+        change(tmp_path / "runs.db", "UPDATE runs SET position = 'x' WHERE run_id = 'a'")
+        [stats] = process.do(lambda store: store.stats(), write=False)
+        assert isinstance(stats, Stats)
+        assert (stats.runs, stats.records) == (2, 1)
+        assert stats.bytes == (tmp_path / "runs.db").stat().st_size
+
+
+# -- the file between two transactions
+
+
+def is_wal(path: Path) -> bool:
+    """Whether another SQLite finds the file in WAL mode."""
+    return path.read_bytes()[18] == 2
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_file_is_left_as_others_may_open_it(tmp_path: Path, busy: bool) -> None:
+    """One that was open exclusively, also when it is closed in the middle of a transaction, and no other."""
+    for name, exclusive, safe in (("alone", True, False), ("wal", False, True), ("persist", False, False)):
+        folder = tmp_path / name
+        folder.mkdir()
+        with opened(folder, exclusive=exclusive, safe=safe) as [process]:
+            process.do(appending("a", 0, b"x"))
+            if busy:
+                process.begin(write=True)
+                appending("b", 0, b"x")(process.store)
+        assert is_wal(folder / "runs.db") == safe
+        assert rows(folder / "runs.db", "runs") == 1
+
+
+def test_another_journal_mode_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path) as [process]:
+        process.do(appending("a", 0, b"x"))
+        process.store._hold.let_go()
+        process.store._execute("PRAGMA journal_mode = DELETE")
+        refused = process.store.begin(write=True)
+        assert refused is not None
+        assert (refused.reason, refused.where) == ("mode", str(tmp_path / "runs.db"))
+        process.store.rollback()
+
+
+@pytest.mark.parametrize("mode", ["alone", "wal"])
+def test_only_a_rollback_journal_is_held(tmp_path: Path, mode: str) -> None:
+    with held_for(60.0), opened(tmp_path, exclusive=mode == "alone", safe=mode == "wal") as [process]:
+        process.do(appending("a", 0, b"x"))
+        assert process.store.patience() is None
+
+
+def test_a_journal_that_another_program_has_deleted_is_made_again_before_it_is_needed(tmp_path: Path) -> None:
+    journal = tmp_path / "runs.db-journal"
+    with held_for(60.0), opened(tmp_path) as [process]:
+        for position in range(3):
+            process.do(appending("a", position, b"x"))
+            assert process.store.patience() is not None
+            assert journal.exists()
+            journal.unlink()
+
+
+@contextmanager
+def locked(folder: Path) -> Generator[tuple[ConnectionLock, sqlite3.Connection, Path]]:
+    path = folder / "locked.db"
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as connection:
+        connection.execute("PRAGMA journal_mode = PERSIST")
+        connection.execute("CREATE TABLE t (n)")
+        yield ConnectionLock(connection, str(path)), connection, path
+
+
+def transactions(connection: sqlite3.Connection) -> int:
+    """How many are open."""
+    return int(connection.in_transaction)
+
+
+def committed(lock: ConnectionLock, connection: sqlite3.Connection, *, take: bool = True) -> None:
+    if not lock.begin():
+        connection.execute("BEGIN IMMEDIATE")
+        if take:
+            lock.take()
+    connection.execute("INSERT INTO t VALUES (1)")
+    lock.commit()
+
+
+def test_a_lock_is_held_for_some_time_after_a_commit(tmp_path: Path) -> None:
+    with locked(tmp_path) as (lock, connection, _):
+        assert lock.left() is None
+        assert not lock.begin()
+        assert transactions(connection) == 0
+        with held_for(60.0):
+            committed(lock, connection)
+        left = lock.left()
+        assert left is not None
+        assert 59.0 < left <= 60.0
+        assert lock.begin()
+        assert transactions(connection) == 1
+        with held_for(0.0):
+            lock.commit()
+        assert lock.left() is None
+        # It was let go by that look.
+        assert not lock.begin()
+        committed(lock, connection)
+        lock.let_go()
+        lock.let_go()
+        assert lock.left() is None
+        # What was never taken is not held.
+        committed(lock, connection, take=False)
+        assert lock.left() is None
+
+
+def test_a_lock_under_which_the_journal_is_another_one_is_let_go(tmp_path: Path) -> None:
+    with locked(tmp_path) as (lock, connection, path), held_for(60.0):
+        committed(lock, connection)
+        journal = path.with_name(path.name + "-journal")
+        journal.unlink()
+        for _ in range(2):
+            assert not lock.begin()
+            assert transactions(connection) == 0
+            assert lock.left() is None
+        committed(lock, connection)
+        assert lock.begin()
+        lock.commit()
+        # The journal that is looked at is the one of the first commit, not of the last.
+        journal.rename(path.with_name("elsewhere"))
+        journal.write_bytes(b"")
+        assert not lock.begin()
+
+
+def test_a_lock_that_cannot_be_used_is_let_go(tmp_path: Path) -> None:
+    with locked(tmp_path) as (lock, connection, path), held_for(60.0):
+        committed(lock, connection)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            # Another program is about to write.
+            assert not lock.begin()
+            assert lock.left() is None
+            other.execute("INSERT INTO t VALUES (2)")
+            other.execute("COMMIT")
+        committed(lock, connection)
+        connection.execute("BEGIN")
+        with pytest.raises(sqlite3.OperationalError, match="within a transaction"):
+            lock.begin()
+        assert lock.left() is None
