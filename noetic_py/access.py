@@ -321,14 +321,14 @@ class Authorizer:
             asking.send(None)
         except StopIteration:
             return
-        # It waits for something; what it raises when it is closed makes no difference.
+        # The policy awaits something; an exception while it is closed does not matter.
         with suppress(Exception):
             asking.close()
         action = actions[0] if actions else "read"
         raise AccessDenied(
-            f"the access policy waits for something, but {action!r} is asked in a method that is not async",
+            f"the access policy awaits, but {action!r} is checked in a method that is not async",
             action=action,
-            hint="use what is async, such as harness.interrupt(session), or a policy that answers without waiting",
+            hint="call an async method, such as harness.interrupt(session), or use a policy that does not await",
         )
 
     async def allows(self, action: AccessAction, on: Resource) -> bool:
@@ -375,11 +375,11 @@ def _request(action: AccessAction, on: Resource) -> AccessRequest:
 async def _decide(policy: AccessPolicy, request: AccessRequest) -> bool:
     try:
         return await policy.allows(request) is True
-    except Exception as error:  # a policy that cannot say yes says no
+    except Exception as error:  # a policy that fails denies access
         raise AccessDenied(
-            f"the access policy could not say whether {request.action!r} is allowed, so it is not",
+            f"the access policy failed, so {request.action!r} is not allowed",
             action=request.action,
-            hint="the cause is what it raised",
+            hint="__cause__ is the exception of the policy",
         ) from error
 
 

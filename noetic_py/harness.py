@@ -471,7 +471,7 @@ class Harness(Generic[M_co]):
         except NoeticError as error:
             outcome = error
         except BaseException as cut:
-            # Who has cancelled this task alone has cancelled its run, and not the harness that owns the task.
+            # A cancellation of this task alone cancels its run, and not the harness that owns the task.
             if isinstance(cut, Exception) or lost_task(cut) is None:
                 raise
         finally:

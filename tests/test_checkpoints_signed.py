@@ -774,7 +774,7 @@ DECODED: list[tuple[list[RecordTransform], list[RecordTransform], bool, str | No
 ]
 REASONS = {
     "it was written without it",
-    "there is no such record transform here",
+    "this record transform is not installed",
     "it is dark",
     "it failed: LookupError: no glasses",
 }
@@ -830,7 +830,7 @@ async def test_another_last_record_is_told_by_each_transform_that_has_signed_the
     # The one has signed nothing, of the others one is not here and one was not there.
     [check] = TransformChain(here).check_last(seen, bytes(32))
     assert (check.transform, check.verdict, check.position) == ("first", "forged", 1)
-    assert check.reason == "another record was the last one"
+    assert check.reason == "the last record is not the signed one"
     assert [*TransformChain(here).check_last(seen, digest_of(record))] == []
     # Without anything beside it there is nothing that could differ, and nothing is verified.
     plain = InMemoryBackend()

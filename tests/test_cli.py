@@ -647,7 +647,7 @@ def test_a_failure_names_the_path_the_place_and_what_to_do(inside: Inside) -> No
     assert said[2] == "  in: flow.py:17"
     assert said[3].startswith("  try: ")
     assert said[4].startswith("failed: 1 step")
-    assert said[5].startswith("to go on with it: noetic resume ")
+    assert said[5].startswith("to resume it: noetic resume ")
     assert len(said) == 6
     assert (
         "ValueError: no tide 7"

@@ -64,7 +64,7 @@ def test_from_the_first_request_to_the_last(shell: Shell, inside: Inside) -> Non
         "status": "suspended",
         "pending": [],
     }
-    assert "to go on with it: noetic resume" in two.stderr
+    assert "to resume it: noetic resume" in two.stderr
     assert "answered   sequence/loop/call_model[0]/pay[1]  approved by ada" in inside.run("tail", "last").stdout
 
     assert inside.run("resume", "last").returncode == 5
@@ -84,14 +84,14 @@ def test_from_the_first_request_to_the_last(shell: Shell, inside: Inside) -> Non
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--approve",), "2 requests are meant"),
+        (("--approve",), "2 requests match"),
         (("c10", "--approve", "--reject"), "say different things"),
         (("c10", "--value", "1"), "an approval takes no value"),
         (("c10", "--arguments", "{}"), "--arguments goes with --approve"),
         (("c10", "--approve", "--arguments", "[1]"), "'[1]' is not a valid JSON object"),
         (("c10", "--approve", "--arguments", "much"), "'much' is not a valid JSON object"),
         (("c10", "--approve", "--arguments", '{"amount": "much"}'), "amount: 'much' is not of type 'integer'"),
-        (("nothing", "--approve"), "waits for nothing that 'nothing' names"),
+        (("nothing", "--approve"), "has no open request 'nothing'"),
         ((), "no terminal to ask at"),
     ],
 )
@@ -134,7 +134,7 @@ def test_a_run_is_completed_or_wrapped_up(shell: Shell, inside: Inside) -> None:
 
     wrapped = inside.run("wrap-up", "two", "--reason", "the month is over", "--json")
     assert json.loads(wrapped.stdout) == {"run_id": "two", "status": "interrupted"}
-    assert "to have it finish: noetic resume two" in wrapped.stderr
+    assert "to finish it: noetic resume two" in wrapped.stderr
     assert inside.run("resume", "two").returncode == 0
     shown = inside.run("show", "two").stdout
     assert "completed (the month is over)" in shown
@@ -145,7 +145,7 @@ def test_a_run_that_waits_for_nothing(shell: Shell, inside: Inside) -> None:
     shell.write("@step\nasync def flow(x: str) -> str:\n    return x\n")
     inside.run("run", "flow.py", "x")
     done = inside.run("answer", "last", "--approve")
-    assert (done.returncode, "waits for nothing" in done.stderr) == (1, True)
+    assert (done.returncode, "has no open request" in done.stderr) == (1, True)
 
 
 @posix

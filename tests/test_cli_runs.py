@@ -296,7 +296,7 @@ def test_what_cannot_be_stored_says_how_to_do_without(inside: Inside) -> None:
     done = inside.run("run", "flow.py", "a")
     assert done.returncode == 1
     assert "cannot be stored" in done.stderr
-    assert "or --db none, which does not keep the run" in done.stderr
+    assert "or --db none, to run without a database" in done.stderr
     assert inside.run("run", "flow.py", "a", "--db", "none").returncode == 0
 
 
@@ -342,7 +342,7 @@ def test_an_interrupted_run_goes_on(inside: Inside, begun: subprocess.Popen[byte
     assert (begun.returncode, out) == (130, b"")
     (found,) = listed(inside)
     assert (found["status"], found["alive"]) == ("interrupted", False)
-    assert said.decode().splitlines()[-1] == f"to go on with it: noetic resume {found['run_id']}"
+    assert said.decode().splitlines()[-1] == f"to resume it: noetic resume {found['run_id']}"
     (inside.folder / "gate").unlink()
     done = inside.run("resume", found["run_id"][:20])
     assert (done.returncode, done.stdout) == (0, "x123\n")
@@ -373,7 +373,7 @@ def test_what_failed_is_tried_again(inside: Inside) -> None:
     inside.write(FRAGILE)
     done = inside.run("run", "flow.py", "x", "--run-id", "tide")
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "to go on with it: noetic resume tide"
+    assert done.stderr.splitlines()[-1] == "to resume it: noetic resume tide"
     assert inside.run("resume", "tide").returncode == 1
     (inside.folder / "ok").touch()
     done = inside.run("resume", "tide", "--json")
@@ -446,7 +446,7 @@ def test_an_abort_holds(inside: Inside) -> None:
     assert done.returncode == 3
     assert "aborted (rough sea)" in done.stderr
     done = inside.run("resume", "last", "--dry-run", "--flow", "flow.py")
-    assert (done.returncode, done.stdout) == (0, "nothing is left to do\n")
+    assert (done.returncode, done.stdout) == (0, "nothing is left to run\n")
 
 
 # -- what going on would do
@@ -604,7 +604,7 @@ def test_a_run_of_a_program_does_not_say_where_its_flow_is(inside: Inside) -> No
     subprocess.run([sys.executable, "flow.py"], cwd=inside.folder, env=environment(), check=True, timeout=TIMEOUT)
     done = inside.run("resume", "p", "--db", "my.db")
     assert done.returncode == 2
-    assert "'first' is all it says" in done.stderr
+    assert "does not record the file of its flow 'first'" in done.stderr
     assert inside.run("show", "p", "--db", "my.db").returncode == 0
     assert inside.run("resume", "p", "--db", "my.db", "--flow", "flow.py:first").stdout == "x1\n"
 
@@ -621,7 +621,7 @@ def test_a_run_that_never_began(inside: Inside) -> None:
     for more in ([], ["--dry-run"]):
         done = inside.run("resume", "early", "--db", "my.db", *more)
         assert done.returncode == 2
-        assert "has not begun" in done.stderr
+        assert "has no records yet" in done.stderr
 
 
 # -- which run
@@ -1044,7 +1044,7 @@ def test_prune(inside: Inside) -> None:
     assert inside.run("prune", "--older-than", "1d").stdout == "0 runs forgotten\n"
     done = inside.run("prune", "--keep", "1")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "3 runs would be forgotten" in done.stderr
+    assert "3 runs would be deleted" in done.stderr
     assert "add --yes" in done.stderr
     assert len(listed(inside)) == 5
     assert json.loads(inside.run("prune", "--keep", "1", "--yes", "--json").stdout) == {"forgotten": 3}
@@ -1083,7 +1083,7 @@ def test_prune_asks(shell: Shell, inside: Inside, answer: str, code: int, left: 
     master, slave = pty.openpty()
     process = shell.start("prune", "--keep", "0", stdin=slave)
     assert process.stderr is not None
-    read_until(process.stderr, b"Forget 2 runs for good?")
+    read_until(process.stderr, b"Delete 2 runs for good?")
     os.write(master, answer.encode())
     process.communicate(timeout=TIMEOUT)
     os.close(slave)

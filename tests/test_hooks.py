@@ -139,7 +139,7 @@ def _made_with(hooks: Any) -> object:
     ("make", "told"),
     [
         (lambda: hooks.after_model(lambda ctx, response: None), "expected an async function"),  # type: ignore[arg-type, return-value] # refused
-        (lambda: hooks.after_tool(_seen), "does not take"),  # type: ignore[arg-type] # refused
+        (lambda: hooks.after_tool(_seen), "do not fit a hook"),  # type: ignore[arg-type] # refused
         (lambda: hooks.after_model(name="")(_seen), "name=''"),
         (lambda: hooks.after_model(name="a\nb")(_seen), "name="),
         (lambda: hooks.after_model(tags=[7])(_seen), "not texts"),  # type: ignore[list-item] # refused

@@ -947,7 +947,7 @@ async def test_a_run_of_a_deleted_session_does_not_go_on_in_its_namesake() -> No
         await harness.sessions.delete(session.key)
         for text in ("a", "b"):
             await session.run(talk, text, state=Notes())
-        with pytest.raises(RunNotFound, match="not there any more"):
+        with pytest.raises(RunNotFound, match="no longer exists"):
             await harness.resume("r", talk, state_type=Notes)
         assert texts(await session.items()) == ["a", "re: a", "b", "re: b"]
 

@@ -740,7 +740,7 @@ async def test_only_paths_that_have_succeeded_share_and_a_copy_stays_a_copy() ->
         some = await harness.run(each(sets(a=1), state="share"), [1])
         assert some.state["a"] == 1
         # Two that change the same are told, unless something says how to join that.
-        with pytest.raises(ConfigError, match="side by side"):
+        with pytest.raises(ConfigError, match="in parallel"):
             await harness.run(parallel(sets(a=1), sets(a=2), state="share"), None)
         copied = await harness.run(parallel(sets(a=1), sets(b=2)), None)
         assert dict(copied.state.view()) == {}

@@ -570,7 +570,7 @@ async def test_who_waits_neither_wins_nor_loses_a_race(backend: InMemoryBackend,
     assert prompts(first) == ["a", "c"]
     result = await go_on(other, flow, asked(first, "c").answer(9))
     assert (result.value, result.pending) == (9, ())
-    with pytest.raises(errors.RequestNotFound, match="not waited for"):
+    with pytest.raises(errors.RequestNotFound, match="no longer open"):
         await harness(other).runs.answer(asked(first, "a").answer(1))
 
 

@@ -256,7 +256,7 @@ class _Queue(_Base):
             self._wake()
 
     def take_now(self) -> Entry | None:
-        # What is there is for those who wait already.
+        # Messages that are there belong to receivers that wait already.
         return None if self._readers else self._first()
 
     def _first(self) -> Entry | None:

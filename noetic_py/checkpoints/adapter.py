@@ -294,7 +294,7 @@ class WorkerPool(Generic[U]):
             if not jobs:
                 continue
             worker.do(jobs)
-            # First free, then heard: who waits for one thing after another shall not get a thread for each.
+            # Freed before it is reported, so that one caller after another reuses the thread.
             with self._lock:
                 self._busy -= 1
             Job.end_all(jobs)

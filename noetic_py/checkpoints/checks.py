@@ -39,7 +39,7 @@ def moment(stored: int) -> datetime:
     try:
         return _EPOCH + timedelta(microseconds=stored)
     except OverflowError:
-        raise CorruptRecord("a stored time is none") from None
+        raise CorruptRecord("a stored time is not valid") from None
 
 
 _PAGE_BYTES = 32 * 1024 * 1024

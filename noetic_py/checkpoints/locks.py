@@ -154,7 +154,7 @@ class Locks:
         with _guard:
             if owner in self._file.held:
                 return True
-            # Shared, so that two who ask at the same moment do not take each other for the owner.
+            # Shared, so that two processes that check at the same moment do not see each other as the owner.
             if not _try_lock(self._file.handle, owner, shared=True):
                 return True
             _unlock(self._file.handle, owner)

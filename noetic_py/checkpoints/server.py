@@ -151,7 +151,7 @@ class ServerWorker(Generic[L, S]):
         for job in jobs:
             try:
                 job.value = self._done(job.work, since=job.handed_over)
-            except Exception as error:  # noqa: BLE001  # it belongs to the one who waits, and the thread goes on
+            except Exception as error:  # noqa: BLE001  # raised in the waiting task; the thread goes on
                 job.error = error
 
     def _done(self, work: Callable[[S], T], *, since: float) -> T:
@@ -220,7 +220,7 @@ class _BackendWorker(ServerWorker[L, B]):
         given = [each for job in jobs for each in job.given]
         try:
             outcomes = iter(self._done(lambda store: store.append_many(given), since=jobs[0].handed_over))
-        except Exception as error:  # noqa: BLE001  # it belongs to those who wait
+        except Exception as error:  # noqa: BLE001  # raised in the waiting tasks
             if not isinstance(error, StoreUnavailable) or error.reason not in _FOR_ALL:
                 return False
             for job in jobs:

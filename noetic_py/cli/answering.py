@@ -31,7 +31,7 @@ class CommandLineDecision:
         reject: Whether it says no.
         value: JSON, or else text, of an answer or a result.
         reason: Why not.
-        by: Who answers.
+        by: The name of the person who answers.
         arguments: JSON of the arguments in place of the model's own, with which it says yes.
     """
 
@@ -75,7 +75,7 @@ async def answer(db: str | None, name: str, wanted: str | None, decision: Comman
     else:
         write_out("\n".join([f"{plural(len(requests), 'request')} answered", *pending_lines(info.pending)]))
     if not info.pending:
-        say(f"nothing is left to answer; to go on with it: {resume_line(info)}{place}")
+        say(f"all requests are answered; to resume it: {resume_line(info)}{place}")
     return 0
 
 
@@ -87,12 +87,12 @@ async def complete(db: str | None, name: str, value: str, wait: float, *, as_jso
 
 
 async def wrap_up(db: str | None, name: str, reason: str, wait: float, *, as_json: bool) -> int:
-    """Have a run finish with what it has."""
+    """Let a run finish with what it has."""
     async with read_runs(db) as (runs, _):
         info = await runs.wrap_up((await find(runs, name)).run_id, reason, wait=wait)
     code = _stopped(info, "to be wrapped up", as_json=as_json)
     if not info.alive and info.status == "interrupted":
-        say(f"no process has the run; to have it finish: noetic resume {info.run_id}{flag(chosen(db))}")
+        say(f"no process runs it; to finish it: noetic resume {info.run_id}{flag(chosen(db))}")
     return code
 
 
@@ -106,7 +106,7 @@ def _left(info: RunInfo) -> dict[str, Any]:
 
 
 def _meant(info: RunInfo, wanted: str | None, decision: CommandLineDecision) -> Sequence[PendingRequest]:
-    """The requests that a command line means: all of them when it asks for each what to say.
+    """The requests that the command line names; all of them when it asks about each.
 
     Raises:
         RequestNotFound: There is none.
@@ -118,13 +118,13 @@ def _meant(info: RunInfo, wanted: str | None, decision: CommandLineDecision) -> 
         if wanted is None or request.call_id == wanted or request.key.startswith(wanted)
     ]
     if not found:
-        what = "waits for nothing" if not info.pending else f"waits for nothing that {wanted!r} names"
+        what = "has no open request" if not info.pending else f"has no open request {wanted!r}"
         raise RequestNotFound(f"run {info.run_id!r} {what}", hint=f"noetic show {info.run_id} lists what it waits for")
     if len(found) > 1 and not (decision.is_none and wanted is None):
         raise ConfigError(
-            f"{len(found)} requests are meant: {', '.join(request.key for request in found[:5])}",
+            f"{len(found)} requests match: {', '.join(request.key for request in found[:5])}",
             code="answer",
-            hint="name one by its key, by the key's beginning, or by the call's id",
+            hint="give the key of one, a prefix of it, or the call's id",
         )
     return found
 

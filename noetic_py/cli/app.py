@@ -34,12 +34,12 @@ Database = Annotated[
     typer.Option(
         "--db",
         metavar="PATH|ADDRESS|none",
-        help="Where runs are kept, a file or an address as in checkpoints=: .noetic/runs.db, or what NOETIC_DB says.",
+        help="The database of runs, a file or an address as in checkpoints=. Default: NOETIC_DB or .noetic/runs.db.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Wait = Annotated[
-    float, typer.Option("--wait", min=0.0, metavar="SECONDS", help="For the process that has the run to take it.")
+    float, typer.Option("--wait", min=0.0, metavar="SECONDS", help="How long the run's process may take to accept it.")
 ]
 JsonValue = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the value.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
@@ -100,16 +100,16 @@ def run(
 def resume(
     name: RunName,
     flow: Annotated[
-        str | None, typer.Option("--flow", metavar="FILE[:STEP]", help="The flow, if it is not where it was.")
+        str | None, typer.Option("--flow", metavar="FILE[:STEP]", help="The flow, if its file has moved.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen, and run nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would happen, and run nothing.")] = False,
     budget: Annotated[
         list[str] | None,
-        typer.Option("--budget", metavar="NAME=VALUE", help="A limit such as steps=20 or cost=0.50; more than one."),
+        typer.Option("--budget", metavar="NAME=VALUE", help="A limit such as steps=20 or cost=0.50; repeatable."),
     ] = None,
     on_diverge: Annotated[
         Literal["fail", "adopt", "pin"],
-        typer.Option("--on-diverge", help="What to do where the flow has changed: fail, run it anew, keep the record."),
+        typer.Option("--on-diverge", help="Where the flow has changed: fail, run the step again, or keep the record."),
     ] = "fail",
     model: Model = None,
     db: Database = None,
@@ -126,8 +126,10 @@ def resume(
 
 @app.command()
 def runs(
-    status: Annotated[str | None, typer.Option("--status", metavar="STATUS", help="Only runs that stand so.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many at the most.")] = 20,
+    status: Annotated[
+        str | None, typer.Option("--status", metavar="STATUS", help="Only runs with this status.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="List at most this many.")] = 20,
     db: Database = None,
     json: Json = False,
     trace: Trace = False,
@@ -142,12 +144,12 @@ def runs(
 def show(
     name: RunName,
     items: Annotated[bool, typer.Option("--items", help="The conversation.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="All steps and failures, however many.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show all steps and failures.")] = False,
     db: Database = None,
     json: Json = False,
     trace: Trace = False,
 ) -> None:
-    """Show a run: how it stands, its steps, what it used, what failed."""
+    """Show a run: its status, its steps, its usage and its failures."""
     from noetic_py.cli import stored_runs
 
     def work() -> stored_runs.Work:
@@ -167,12 +169,14 @@ def tail(name: RunName, db: Database = None, json: Json = False, trace: Trace = 
 @app.command()
 def fork(
     name: RunName,
-    at: Annotated[int | None, typer.Option("--at", metavar="N", help="After which record; the last one.")] = None,
+    at: Annotated[
+        int | None, typer.Option("--at", metavar="N", help="The last record to copy. Default: all records.")
+    ] = None,
     db: Database = None,
     json: Json = False,
     trace: Trace = False,
 ) -> None:
-    """Copy a run up to a record, and print the copy's id; resume goes on with it."""
+    """Copy a run up to a record, and print the copy's id for resume."""
     from noetic_py.cli import stored_runs
 
     raise typer.Exit(stored_runs.run_async(lambda: stored_runs.fork(db, name, at, as_json=json), trace=trace))
@@ -183,22 +187,24 @@ def answer(
     name: RunName,
     request: Annotated[
         str | None,
-        typer.Argument(metavar="REQUEST", help="Its key, the key's beginning, or the call's id; if there are several."),
+        typer.Argument(
+            metavar="REQUEST", help="The request's key, a prefix of it, or the call's id. Needed if there are several."
+        ),
     ] = None,
-    approve: Annotated[bool, typer.Option("--approve", help="Let the tool be called.")] = False,
-    reject: Annotated[bool, typer.Option("--reject", help="Say no.")] = False,
+    approve: Annotated[bool, typer.Option("--approve", help="Approve the tool call.")] = False,
+    reject: Annotated[bool, typer.Option("--reject", help="Reject the request.")] = False,
     value: Annotated[str | None, typer.Option("--value", metavar="JSON", help="The answer, or the result.")] = None,
     arguments: Annotated[
         str | None,
-        typer.Option("--arguments", metavar="JSON", help="With --approve: call the tool with these instead."),
+        typer.Option("--arguments", metavar="JSON", help="With --approve: the arguments to call the tool with."),
     ] = None,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why not.")] = "",
-    by: Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who answers, for the record.")] = None,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why it is rejected.")] = "",
+    by: Annotated[str | None, typer.Option("--by", metavar="NAME", help="Name of the person who answers.")] = None,
     db: Database = None,
     json: Json = False,
     trace: Trace = False,
 ) -> None:
-    """Answer what a suspended run waits for; at a terminal, and with nothing said, ask for each."""
+    """Answer the requests of a suspended run; at a terminal without options, ask for each."""
     from noetic_py.cli import answering, stored_runs
 
     said = answering.CommandLineDecision(approve, reject, value, reason, by, arguments)
@@ -247,14 +253,14 @@ def verify(
     anchor: Annotated[
         str | None,
         typer.Option(
-            "--anchor", metavar="N:DIGEST", help="What an earlier report printed: the run must still hold it."
+            "--anchor", metavar="N:DIGEST", help="The anchor of an earlier report; the run must still contain it."
         ),
     ] = None,
     db: Database = None,
     json: Json = False,
     trace: Trace = False,
 ) -> None:
-    """Say whether the records of a signed run are what was written. Exit codes: 0 they are, 1 they are not."""
+    """Verify the signatures of a run. Exit codes: 0 valid, 1 not valid."""
     from noetic_py.cli import stored_runs
 
     raise typer.Exit(stored_runs.run_async(lambda: stored_runs.verify(db, name, anchor, as_json=json), trace=trace))
@@ -268,7 +274,7 @@ def diff(
     json: Json = False,
     trace: Trace = False,
 ) -> None:
-    """Show the first step where two runs differ. Exit codes: 0 they do not, 1 they do, 2 there is no such run."""
+    """Show the first step where two runs differ. Exit codes: 0 equal, 1 different, 2 run not found."""
     from noetic_py.cli import stored_runs
 
     raise typer.Exit(stored_runs.run_async(lambda: stored_runs.diff(db, (left, right), as_json=json), trace=trace))
@@ -277,12 +283,14 @@ def diff(
 @app.command()
 def prune(
     older_than: Annotated[
-        str | None, typer.Option("--older-than", metavar="AGE", help="Only runs last written so long ago: 30d, 12h.")
+        str | None, typer.Option("--older-than", metavar="AGE", help="Only runs older than this: 30d, 12h.")
     ] = None,
-    keep: Annotated[int | None, typer.Option("--keep", min=0, metavar="N", help="Leave so many of the newest.")] = None,
+    keep: Annotated[
+        int | None, typer.Option("--keep", min=0, metavar="N", help="Keep this many of the newest runs.")
+    ] = None,
     status: Annotated[
         list[str] | None,
-        typer.Option("--status", metavar="STATUS", help="Only runs that stand so; completed. More than one."),
+        typer.Option("--status", metavar="STATUS", help="Only runs with this status; repeatable. Default: completed."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     db: Database = None,
@@ -352,11 +360,11 @@ def mcp(
 @app.command()
 def demo(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Where the demo's flow and runs go; an empty or a new one.")
+        Path, typer.Argument(metavar="FOLDER", help="The folder for the demo's flow and runs; empty or new.")
     ] = Path("noetic-demo"),
     trace: Trace = False,
 ) -> None:
-    """Show what a run survives: killed, resumed, approved, in two minutes and without a key."""
+    """Show a run that is killed, resumed and approved, in two minutes and without a key."""
     from noetic_py.cli import stored_runs
     from noetic_py.cli.demo import demo as run_demo
 
@@ -365,7 +373,7 @@ def demo(
 
 @app.command()
 def new(
-    folder: Annotated[Path, typer.Argument(metavar="NAME", help="The project's folder, which must not be there yet.")],
+    folder: Annotated[Path, typer.Argument(metavar="NAME", help="The project's folder; it must not exist yet.")],
     trace: Trace = False,
 ) -> None:
     """Make a project: a flow, its test, a README and a CI file."""

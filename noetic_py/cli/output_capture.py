@@ -28,7 +28,7 @@ class OutputCapture(io.TextIOBase):
 
     @property
     def buffer(self) -> object:
-        """The bytes below, for those who write bytes."""
+        """The underlying stream, for code that writes bytes."""
         return self._target.buffer
 
     def write(self, text: str, /) -> int:

@@ -80,7 +80,7 @@ def _flow_of(request: ResumeRequest, info: RunInfo) -> FlowFile:
     """The flow that the run was started with: what `--flow` names, or a file below this folder that the run names.
 
     Raises:
-        RunNotFound: The run has not begun.
+        RunNotFound: The run has no records yet.
         ConfigError: It is not said which flow it is, it is not there any more, or it is elsewhere; code `"source"`.
     """
     if request.flow is not None:
@@ -92,15 +92,13 @@ def _source_of(request: ResumeRequest, info: RunInfo) -> str:
     """The flow that the run names, if it is below this folder: a database from elsewhere can name any file.
 
     Raises:
-        RunNotFound: The run has not begun.
+        RunNotFound: The run has no records yet.
         ConfigError: It names none, or one that is not there, elsewhere or a part of the database; code `"source"`.
     """
     if not info.position:
-        raise RunNotFound(f"run {info.run_id!r} has not begun: nothing of it was written", hint="start it again")
+        raise RunNotFound(f"run {info.run_id!r} has no records yet", hint="start it again")
     if info.source is None:
-        raise ConfigError(
-            f"run {info.run_id!r} does not say where its flow is from, {info.flow!r} is all it says", code="source"
-        )
+        raise ConfigError(f"run {info.run_id!r} does not record the file of its flow {info.flow!r}", code="source")
     name, _, _ = info.source.rpartition(":")
     if not is_file(name):
         raise ConfigError(
@@ -146,7 +144,7 @@ def plan_request(request: ResumeRequest, view: ViewOptions) -> int:
         with captured_output():
             info = anyio.run(_located, request)
             plan = anyio.run(_plan, request, info, load_flow(_named(request, info)))
-        write_out(_as_json(plan) if view.json else "\n".join(map(_line, plan.steps)) or "nothing is left to do")
+        write_out(_as_json(plan) if view.json else "\n".join(map(_line, plan.steps)) or "nothing is left to run")
         say(_counts(plan))
         return FAILED if any(step.action in ("differ", "unknown") for step in plan.steps) else 0
 

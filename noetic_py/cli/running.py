@@ -192,7 +192,7 @@ def _besides(job: FlowJob | None, error: BaseException) -> str | None:
         return None
     no_source = isinstance(error, ConfigError) and error.code == "no-source"
     if no_source or isinstance(error, (CodecError, StoreUnavailable)):
-        return "--db none, which does not keep the run"
+        return "--db none, to run without a database"
     return None
 
 
@@ -207,7 +207,7 @@ def _report(job: FlowJob, view: ViewOptions, outcome: RunOutcome) -> int:
     if outcome.db is not None and result.pending:
         say(f"to answer: noetic answer {result.run_id}{flag(outcome.db)}")
     if outcome.db is not None and result.status in _RESUMABLE:
-        say(f"to go on with it: noetic resume {result.run_id}{flag(outcome.db)}")
+        say(f"to resume it: noetic resume {result.run_id}{flag(outcome.db)}")
     elif outcome.db is not None and sys.stderr.isatty():
         say(f"to look further: noetic show {result.run_id}{flag(outcome.db)}")
     return outcome.code

@@ -142,7 +142,7 @@ async def fork(db: str | None, name: str, at: int | None, *, as_json: bool) -> i
         new = await Harness(checkpoints=backend, plugins=()).fork(info.run_id, at=at)
         made = await runs.get(new)
     write_out(list_json([made])[1:-1] if as_json else new)
-    say(f"to go on with it: {resume_line(made)}{flag(chosen(db))}")
+    say(f"to resume it: {resume_line(made)}{flag(chosen(db))}")
     return 0
 
 
@@ -204,6 +204,8 @@ async def _doomed(
 def _agreed(count: int) -> bool:
     if sys.stdin is None or not sys.stdin.isatty():
         raise ConfigError(
-            f"{plural(count, 'run')} would be forgotten; there is no terminal to ask at", code="prune", hint="add --yes"
+            f"{plural(count, 'run')} would be deleted; there is no terminal to confirm it",
+            code="prune",
+            hint="add --yes",
         )
-    return typer.confirm(f"Forget {plural(count, 'run')} for good?", err=True)
+    return typer.confirm(f"Delete {plural(count, 'run')} for good?", err=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from noetic_py.context.read import AnyReadContext
 
 ArtifactScope: TypeAlias = Literal["session", "user", "run"]
-"""Who has an artifact: the conversation, the person, or one run."""
+"""The owner of an artifact: the session, the user, or one run."""
 
 _ROOM = "artifacts"
 
@@ -53,7 +53,7 @@ class ArtifactOwner:
         ids = {"session": ctx.thread_id, "user": ctx.user_id, "run": ctx.run_id}
         found = ids[scope]
         if not found:
-            # One place for all who are unnamed would show each of them what the others have.
+            # A shared place for anonymous users would show each the artifacts of the others.
             raise ConfigError(
                 "an artifact is to be the user's, and the run has no user_id",
                 code="artifact-scope",

@@ -128,7 +128,7 @@ class Context(Generic[M_co, S_co]):
     def __repr__(self) -> str:
         return f"Context({'/'.join(self.at) or 'outside a run'}, run={self.engine.run_id or None})"
 
-    # -- who
+    # -- identity
 
     @property
     def id(self) -> str:
@@ -541,7 +541,7 @@ class Context(Generic[M_co, S_co]):
             state: Its state; a deep copy of this step's for the run's own, a new `StateBag` for the harness's, when
                 left out.
             budget: Limits for it alone.
-            owner: Who waits for it: `"run"` or `"harness"`.
+            owner: `"run"` or `"harness"`: which of them waits for it.
 
         Raises:
             ConfigError: The harness was not entered with `async with`; code `"harness-not-entered"`.

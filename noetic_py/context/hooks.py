@@ -369,14 +369,16 @@ def _make(kind: HookKind[..., Any], fn: Any, *, name: Any, tags: Any) -> AnyHook
         inspect.signature(fn).bind(*range(kind.takes + 1))
     except TypeError as error:
         raise ConfigError(
-            f"{where} does not take what a hook of {kind.event} is given: {error}", code="hook", hint=_HINTS[kind.takes]
+            f"the parameters of {where} do not fit a hook of {kind.event}: {error}",
+            code="hook",
+            hint=_HINTS[kind.takes],
         ) from error
     if name is not None and (not isinstance(name, str) or not name.isprintable() or not name or len(name) > 200):
         raise ConfigError(f"name={name!r} is not a text of 1 to 200 characters", code="hook", hint='name="audit"')
     return Hook(kind.event, fn, name or name_of(fn), read_tags(tags, code="hook"))
 
 
-_HINTS = {1: "it takes (ctx, subject)", 2: "it takes (ctx, subject, output)"}
+_HINTS = {1: "define it with (ctx, subject)", 2: "define it with (ctx, subject, output)"}
 
 
 def is_async(fn: object) -> bool:

@@ -397,7 +397,7 @@ def amounts_of(used: Usage) -> Amounts:
 
 @define(eq=False)
 class _WaitingRequest:
-    """A place in the line of requests that wait, and the lease that has no room for the one who stands there."""
+    """A waiting request's place in line, and the lease that cannot cover it yet."""
 
     at: BudgetLease
     called: anyio.Event = field(factory=anyio.Event)
@@ -462,7 +462,7 @@ class BudgetLease:
         self._before: Amounts = {}
         self._spent_above: Amounts = {}
         self._warned: set[str] = set()
-        # Who waits, in the order in which they came; kept at the root.
+        # Waiting requests in order of arrival; kept at the root.
         self._line: list[_WaitingRequest] = []
         self._closed = False
         self.limits: dict[str, Decimal] = dict(budget.limits) if budget is not None else {}

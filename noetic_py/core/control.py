@@ -194,7 +194,7 @@ class Answer:
         decision: What it says.
         value: The answer or result, as JSON.
         reason: Why not, of a rejection.
-        by: Who has answered, if known.
+        by: The name of the person who answered, if known.
         arguments: Of an approval the arguments in place of the model's own, `None` for these.
     """
 
@@ -263,7 +263,7 @@ class PendingRequest:
         Args:
             arguments: All arguments, in place of the model's own; the model is told of them. The service that takes the
                 answer checks them against the tool's schema and the permission rules.
-            by: Who answers, for the record.
+            by: The name of the person who answers; recorded.
 
         Raises:
             AnswerInvalid: It is no approval that is waited for, or the arguments are no mapping or have no JSON form.
@@ -288,7 +288,7 @@ class PendingRequest:
 
         Args:
             value: Anything that has a JSON form: what JSON has, a pydantic model, a dataclass, a date, ...
-            by: Who answers, for the record.
+            by: The name of the person who answers; recorded.
 
         Raises:
             AnswerInvalid: It is an approval that is waited for, or the value has no JSON form.
@@ -339,7 +339,7 @@ class Control:
         at: The path of the execution it stops; empty for the run itself.
         error: The budget error behind a `budget` stop.
         shutdown: What becomes of the answer in flight when the harness that shuts down asked for it; `None` otherwise.
-        by: Who asked from outside, when the program says who acts.
+        by: The user of the principal that asked from outside, if one is set.
     """
 
     kind: StopKind

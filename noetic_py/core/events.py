@@ -60,7 +60,7 @@ __all__ = [
 
 
 CAPACITY = 10_000
-"""How many events may wait for a listener who does not say otherwise."""
+"""The default number of events that may wait for a listener."""
 MAX_HELD = 64 * 1024 * 1024
 """How many bytes of events may wait for a listener, as `Event.size` counts them; the newest event always may."""
 PATIENCE = 30.0
@@ -513,7 +513,7 @@ class Subscription(Generic[EntryT]):
                     self._reported = True
                     log("events", WARNING, _UNREAD, run_id, PATIENCE, where=Where(run_id))
         finally:
-            # One is let in at a time. Who takes no place, or goes away, leaves it to the next.
+            # One task gets space at a time; a task that takes none wakes the next.
             self._held_up.pop(me, None)
             self._let_in()
 
@@ -534,7 +534,7 @@ class Subscription(Generic[EntryT]):
         self.close()
 
     def forget(self) -> None:
-        """As `leave`, from another thread: who waits finds out when its patience ends."""
+        """As `leave`, from another thread; a waiting task notices after its timeout."""
         self._closed = True
         # Another one, and not the same one cleared: the run's thread may be in the middle of a change of it.
         empty = Backlog[EntryT](None)
@@ -572,7 +572,7 @@ class Bus:
     def __init__(self, run_id: str = "") -> None:
         self.run_id: str = run_id
         self._listeners: list[_BusListener] = []
-        # By an event's class: who hears of it.
+        # The listeners of each class of events.
         self._routes: dict[type[Event], list[Callable[[Event], None]]] = {}
         self._waited: list[Subscription[object]] = []
         self.closed: bool = False

@@ -29,7 +29,7 @@ JsonValue = TypeAliasType("JsonValue", "bool | int | float | str | list[JsonValu
 """What JSON can say."""
 
 Role: TypeAlias = Literal["user", "assistant", "system", "developer"]
-"""Who speaks in a message."""
+"""The author of a message."""
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
 """How far an item has come; in a finished log nearly always `"completed"`."""
@@ -249,7 +249,7 @@ class Message(ItemBase):
     """Something said, by the user, the model, the system or the developer.
 
     Args:
-        role: Who speaks.
+        role: The author.
         content: Content parts, or a string: an `OutputText` for the assistant, an `InputText` for other roles.
         id: Made when absent.
         status: How far the message has come.

@@ -87,7 +87,7 @@ _NOTHING = _Segment()
 
 
 def _row(item: Item) -> tuple[str, str]:
-    """Who says what, in one row."""
+    """An item as one row of text: its author and its content."""
     if isinstance(item, Message):
         return item.role, item.text
     if isinstance(item, FunctionCall):
@@ -358,7 +358,7 @@ class ItemLog(ItemView):
     origin: Origin | None
     """The run and branch of whatever is appended from now on."""
     size: int
-    """How many items it holds, as an attribute: what `len` says, for those who ask at every step."""
+    """The number of items, as an attribute: faster than `len` for callers that read it at every step."""
 
     def __init__(
         self, items: Iterable[Item] = (), /, *, max_items: int = MAX_ITEMS, origin: Origin | None = None

@@ -132,7 +132,7 @@ class Progress(ReadProgress):
     __slots__ = ()
 
     def set(self, value: JsonValue) -> None:
-        """Leave a value in place of the one before; the step is not done.
+        """Set the progress value; the step is not done.
 
         An empty value is a value. What is stored is a copy of the value as it is now: set one again that was changed in
         place.
@@ -207,7 +207,7 @@ class _NoRun:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise NoContextError("progress needs a run", hint="leave it in a step; harness.run(step, input, ctx=ctx)")
+        raise NoContextError("progress needs a run", hint="report it in a step; harness.run(step, input, ctx=ctx)")
 
 
 NO_RUN: Final[ProgressKeeper] = _NoRun()

@@ -179,7 +179,7 @@ def _evaluated(hint: object, names: dict[str, object]) -> object:
 
 
 def join(base: object, mine: object, theirs: object) -> Any:
-    """A value with what two have made of it who began with `base`; none of the three is changed.
+    """The value that joins two changes of `base`; none of the three is changed.
 
     Raises:
         Conflict: Both have changed the same, and nothing says how to join that.

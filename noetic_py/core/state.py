@@ -664,7 +664,7 @@ def read_only_state(state: Any) -> Any:
 
 
 def _refuse(*_: object) -> NoReturn:
-    raise TypeError("this state can only be read here: a step changes it, and not what a step asks")
+    raise TypeError("this state is read-only here; only the body of a step may change it")
 
 
 class _ReadBag(StateBag):

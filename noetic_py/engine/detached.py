@@ -204,7 +204,7 @@ class Detached:
             frame.mark = frame.written = len(frame.log)
 
     async def carry(self) -> None:
-        """The task: run the step to its end, whatever that is, and tell who waits."""
+        """The task: run the step to its end, and wake the waiters."""
         output, error = no_value(), None
         try:
             with self.cancel_scope:
@@ -217,7 +217,7 @@ class Detached:
         except Waiting:
             self.waiting = self._run.waits = True
         except BaseException as cut:
-            # Who has cancelled this task alone has ended this work, and not the harness that owns the task.
+            # A cancellation of this task alone ends this work, and not the harness that owns the task.
             if lost_task(cut) is None:
                 raise
         finally:
@@ -281,7 +281,7 @@ class Detached:
         waiting = CURRENT.get()
         outcome = await waited(waiting, self._name, self._ended)
         if self.waiting and isinstance(waiting, Frame) and waiting.x.run is self._run:
-            # Who waits for it in the run waits for the same answer.
+            # Steps of the run that wait for it wait for the same answer.
             raise Waiting
         return outcome
 
@@ -292,7 +292,7 @@ class Detached:
 
     @property
     def outcome(self) -> AnyResult | None:
-        """How it ended, with a value of its own for each who asks; `None` while it runs."""
+        """How it ended, with a copy of the value for each caller; `None` while it runs."""
         outcome = self._outcome
         if outcome is None or not outcome.has_value:
             return outcome
@@ -403,7 +403,7 @@ def recover_detached(parent: Frame, step: AnyStep, node: Node) -> None:
     """Let the work go on that the steps of a finished child had started, and that was in flight.
 
     Args:
-        parent: Who has called the child; the work belongs to it from now on.
+        parent: The step that called the child; it owns the work from now on.
         step: The child.
         node: What the journal says of it.
     """

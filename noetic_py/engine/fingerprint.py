@@ -432,7 +432,7 @@ def _source_of(function: Any) -> str:
     """
     source = inspect.getsource(function)
     if f"def {function.__code__.co_name}" not in source:
-        raise OSError(f"what is there for the source of {function.__qualname__} is that of something else")
+        raise OSError(f"the source found for {function.__qualname__} is that of another object")
     return source
 
 

@@ -68,7 +68,7 @@ def is_late(cancel_scope: anyio.CancelScope) -> bool:
 
 
 class CancelledError(Exception):
-    """What was awaited was cancelled, and nothing has cancelled who awaited it; `__cause__` is asyncio's own."""
+    """The awaited object was cancelled, but the step was not; `__cause__` is asyncio's error."""
 
     def __init__(self, said: str = "") -> None:
         super().__init__(said or "what was awaited was cancelled, and nothing has cancelled the step")
@@ -268,7 +268,7 @@ class Frame(Context[Any, Any]):
 
     @property
     def handover(self) -> object:
-        """To whom a hook hands over in this step's place; `None` when none does."""
+        """The target of a hook's handoff in place of this step; `None` without one."""
         return self.loop_stops[-1][0] if self.loop_stops and self.kind.hands_over else None
 
     def rewind(self) -> None:

@@ -111,7 +111,7 @@ class Received:
         return self.sent if text == self.sent.arguments else evolve(self.sent, arguments=text)
 
     def changed(self, made: FunctionCall) -> Received:
-        """The call as an approver who was shown `call` wants it made: what is as it was there stays as it was sent."""
+        """The approved call; arguments that equal those shown in `call` stay as they were sent."""
         if made.arguments == self.call.arguments:
             return self
         shown, wanted = object_of(self.call.arguments), object_of(made.arguments)

@@ -133,7 +133,7 @@ def hint_of(layer: AnyLayer) -> str:
 def conflict(what: str, who: str, hint: str, path: tuple[str, ...] = ()) -> ConfigError:
     """The error of two writers whose changes nothing joins."""
     return ConfigError(
-        f"{what} was changed side by side by {who}, and nothing says how to join that",
+        f"{what} was changed in parallel by {who}, and no merge is defined for it",
         code=CONFLICT,
         path=path,
         hint=hint,

@@ -115,7 +115,7 @@ def _reset_below(run: Run, path: Path) -> None:
 
 def _check_goes_on(run: Run) -> None:
     if run.root is None:
-        raise ConfigError("the run is over", code="not-running", hint="leave progress while the step runs")
+        raise ConfigError("the run is over", code="not-running", hint="report progress while the step runs")
 
 
 def _clear(run: Run, paths: Sequence[Path]) -> None:
@@ -133,7 +133,9 @@ def _say(run: Run, record: Progressed) -> None:
         except NoeticError as error:
             raise error.at(record.path) from None
         if len(stored.payload) > MAX_BYTES:
-            raise LimitExceeded("progress size", MAX_BYTES, path=record.path, hint="leave where it is kept instead")
+            raise LimitExceeded(
+                "progress size", MAX_BYTES, path=record.path, hint="store the value elsewhere and report its place"
+            )
         store.put_off(record, stored)
 
 

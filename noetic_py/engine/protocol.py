@@ -178,7 +178,7 @@ class Giver(Protocol):
 
 @define(eq=False)
 class UnackedDelivery:
-    """A message, who took it, and the step whose end makes that final; unknown for one taken by another process."""
+    """A message, its receiver, and the step whose end acknowledges it; unknown if another process received it."""
 
     path: tuple[str, ...]
     frame: Frame | None

@@ -221,7 +221,7 @@ class ProviderCall:
     _stream: ModelStream | None = None
     _events: AsyncIterator[ModelEvent] | None = None
     _response: ModelResponse | None = None
-    # What the model itself has raised, and not who reads its answer.
+    # Only errors that the model raised, not those of the reader of its answer.
     _failure: BaseException | None = None
     _span: CallSpan | None = None
     _manager: AbstractAsyncContextManager[ModelStream]

@@ -313,7 +313,7 @@ async def _wrapped_up(
 
 
 def _giving(stop: Control, output: object) -> Control:
-    """A stop with the value that the run ends with, for those who read the journal."""
+    """A stop with the run's final value, for readers of the journal."""
     return stop if output is no_value() else evolve(stop, value=output)
 
 

@@ -187,7 +187,7 @@ class Resources:
         self.tools = tools
         self.lease = lease
         self.settings = settings
-        # Who owns tasks beside a run's own, while the harness is entered; and how a step starts another run.
+        # The task group for detached tasks while the harness is entered; and how a step starts another run.
         self.group: anyio.abc.TaskGroup | None = None
         self.start_detached: StartDetached | None = None
         self.steering: Callable[[SessionKey], Awaitable[Sequence[Any]]] | None = None

@@ -42,7 +42,7 @@ class Asked:
         kind: Which one.
         value: Of a `complete` the stored form of its value.
         reason: Why.
-        by: Who asks, when the program says so.
+        by: The user of the principal that asks, if one is set.
         key: Names the request of another process, empty of one in the run's own.
     """
 

@@ -476,7 +476,7 @@ class Answered:
         decision: `"approved"`, `"rejected"` or `"answered"`.
         value: JSON of the answer.
         reason: Why not.
-        by: Who has answered.
+        by: The name of the person who answered.
         at: When: ISO 8601, UTC.
         arguments: Of an approval the arguments in place of the model's own, as JSON text; `None` for these.
     """

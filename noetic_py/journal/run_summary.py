@@ -107,10 +107,10 @@ def summary_parts(run_id: str, stored: bytes) -> SummaryParts:
         digest = bytes.fromhex(fields["digest"])
         end = JournalEnd(run_id, int(fields["position"]), digest, status, summary, origins, fields.get("store"))
     except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
-        raise ValueError(f"what is kept beside the end of the journal is damaged: {type(error).__name__}") from error
+        raise ValueError(f"the stored end of the journal is damaged: {type(error).__name__}") from error
     if signed_summary(end, signatures) != stored:
         # One way only to write it, so that every bit of it counts.
-        raise ValueError("what is kept beside the end of the journal is damaged")
+        raise ValueError("the stored end of the journal is damaged")
     return SummaryParts(end, signatures, summary)
 
 

@@ -184,7 +184,7 @@ class TransformChain:
             return
         for name, signature in seen.signatures.items():
             if signature is not None and name in self.by_name:
-                yield self.about_end(name, seen.position, Finding("forged", "another record was the last one"))
+                yield self.about_end(name, seen.position, Finding("forged", "the last record is not the signed one"))
 
     def decode(self, seen: StoredEnd, position: int, digest: bytes, stored: Record) -> DecodedRecord:
         """A stored record as it was written.
@@ -205,7 +205,7 @@ class TransformChain:
             transform = left.pop(name, None)
             if transform is None:
                 missing, payload = name, None
-                checks.append(_about(place, name, Finding("unverified", "there is no such record transform here")))
+                checks.append(_about(place, name, Finding("unverified", "this record transform is not installed")))
                 break
             payload, finding = _decoded(transform, place, inside)
             checks.append(_about(place, name, finding))
@@ -228,7 +228,7 @@ def _failed(name: str, what: str, error: Exception, path: tuple[str, ...]) -> Ch
     return CheckpointFailed(
         f"record transform {name!r} failed on {what}: {type(error).__name__}: {getattr(error, 'message', error)}",
         path=path,
-        hint="nothing of it was written; set the transform right, then resume the run",
+        hint="nothing was written; correct the transform, then resume the run",
     )
 
 

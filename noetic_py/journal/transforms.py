@@ -138,7 +138,7 @@ def _payload(reader: _Reader, blob: Callable[[bytes], bytes], wanted: bool) -> b
         return b""
     payload = blob(digest)
     if len(payload) != size or hashlib.sha256(payload).digest() != digest:
-        raise CorruptRecord("a large payload is not what was written")
+        raise CorruptRecord("a large payload is damaged")
     return payload
 
 
@@ -348,7 +348,7 @@ def _held(record: Record) -> tuple[object, ...]:
 
 @frozen
 class Anchor:
-    """A place in a journal, to be kept elsewhere: who has it finds out when the journal is set back to before it.
+    """A position and digest of a journal, stored elsewhere to detect that the journal was set back to before it.
 
     Attributes:
         position: How many records the journal held.

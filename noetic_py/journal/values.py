@@ -590,7 +590,7 @@ def read_origins(tree: Any) -> tuple[tuple[int, Origin | None], ...]:
     found: list[tuple[int, Origin | None]] = []
     for count, *origin in tree or ():
         if type(count) is not int or count < 0 or len(origin) not in (0, 2) or not all(type(e) is str for e in origin):
-            raise ValueError(f"{[count, *origin]!r:.60} says of no items where they came from")
+            raise ValueError(f"{[count, *origin]!r:.60} is not a valid origin of items")
         found.append((count, (origin[0], origin[1]) if origin else None))
     return tuple(found)
 

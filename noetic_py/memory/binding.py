@@ -70,7 +70,7 @@ class Binding(Protocol):
 def _nowhere(layer: str, what: str) -> NoContextError:
     return NoContextError(
         f"layer {layer!r} is in no run, so it has no {what}",
-        hint="use it through ctx.memory; what it does by itself is its state and the functions that only need that",
+        hint="use it through ctx.memory; outside a run a layer has only its state",
     )
 
 
@@ -249,7 +249,7 @@ class Draft(Through):
         return self._value
 
     def peek(self) -> object:
-        """The state as `read` would give it, without making the copy: for who never changes it in place."""
+        """The state that `read` returns, without a copy: for callers that never change it in place."""
         return self._value if self._read and not self._over else self.below.peek()
 
     def copy(self) -> Any:

@@ -37,7 +37,7 @@ def check_memory(memory: Memory) -> None:
             wrong = f"schema_version={layer.schema_version!r} is not a version"
             raise _wrong(layer, wrong, "version", 'a number from 1, or numbers with dots: "1.10"')
         if is_idle(layer):
-            warn(f"layer {layer.id!r} has neither a hook nor a function, so nothing comes of it")
+            warn(f"layer {layer.id!r} has neither a hook nor a function, so it has no effect")
 
 
 # A layer's functions are tools, and providers allow no other letters in the name of one.

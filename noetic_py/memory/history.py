@@ -212,7 +212,7 @@ class Anchors:
             blocks: What was recalled, observed already, in the order of the slots.
             counter: What counts.
         """
-        # Who has kept still for a whole epoch may be pinned again.
+        # A layer that did not change for a whole epoch may be pinned again.
         self._habits = {
             layer: evolve(habit, fluid=habit.fluid and habit.restless, restless=False)
             for layer, habit in self._habits.items()
@@ -264,7 +264,7 @@ class HistoryIndex:
     """
 
     # `_sums[i]` is what the items before i take, `_cuts` are the closed cuts behind which an item is known. The lists
-    # are shared with forks: who finds that they go on behind its own `_size` or `_known` copies them first.
+    # are shared with forks: an index whose shared part continues past its own `_size` or `_known` copies it first.
     __slots__ = ("_counter", "_cuts", "_input", "_items", "_known", "_open", "_scanned", "_size", "_sums")
 
     def __init__(self) -> None:

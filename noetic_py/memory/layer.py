@@ -268,7 +268,7 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
     Attributes:
         id: The layer's name; of a field of a [`Memory`][noetic_py.Memory] the field's name, when left out.
         slot: Where it stands among the layers of its band, lower first; see [`Slot`][noetic_py.memory.Slot].
-        scope: Who shares its state.
+        scope: Which runs share its state.
         budget: Tokens for what it recalls: at most so many, `(min, max)`, or `"auto"`.
         placement: Where in the request what it recalls stands: before the conversation and unchanged for as long as
             possible (`"anchor"`), behind it and anew each time (`"live"`), or as it turns out (`"auto"`).

@@ -114,7 +114,7 @@ def _read_only(layers: Mapping[str, int]) -> Mapping[str, int]:
 
 @frozen
 class Allocation:
-    """Who may use how many tokens.
+    """The token allocation of a request.
 
     Attributes:
         layers: Tokens by layer id, in the order asked.
@@ -417,7 +417,7 @@ class Projector:
     # -- what moved
 
     def _moved_start(self, head: RequestHead, parts: Parts) -> str | None:
-        """Who moved what stands before the history."""
+        """What changed the part before the history."""
         shown = self._shown
         if shown is None:
             return None
@@ -433,7 +433,7 @@ class Projector:
         return (before or now)[0].layer
 
     def _moved_past(self, parts: Parts, past: _ViewHistory, cut: int) -> str | None:
-        """Who moved the history."""
+        """What changed the history."""
         shown = self._shown
         if shown is None:
             return None

@@ -32,7 +32,7 @@ def is_routed(value: object) -> bool:
     entries = _entries(value)
     if entries and _is_array(value) and len(entries) < len(value):
         raise StateTypeError(
-            "a list of entries and other values was returned, and what is to become of it is not clear",
+            "a list that mixes entries and other values was returned",
             hint="return entries only, or yield one value after another",
         )
     return bool(entries)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Scope(Enum):
-    """Who shares a layer's state.
+    """Which runs share a layer's state.
 
     Attributes:
         THREAD: One conversation: all runs with the same `thread_id`.
@@ -50,7 +50,7 @@ class Owner:
     """Whose memory it is. These are data, and stay apart: a store keeps each in a column of its own.
 
     Attributes:
-        scope: Who shares it.
+        scope: Which runs share it.
         id: The thread, the user or the execution; empty for what is global.
         layer: The id of the layer.
     """
@@ -71,7 +71,7 @@ def owner_of(scope: Scope, *, layer: str, thread_id: str, user_id: str | None) -
     if scope is not Scope.USER:
         return ""
     if not user_id:
-        # One bucket for all who are unnamed would show each of them what the others said.
+        # A shared place for anonymous users would show each what the others said.
         raise ConfigError(
             f"layer {layer!r} keeps its state for a user, and the run has no user_id",
             code="layer-scope",

@@ -229,7 +229,7 @@ class Calls(Protocol):
 
 
 CALLS: ContextVar[Calls | None] = ContextVar("noetic_model_calls", default=None)
-"""Who opens calls here; `None` outside of a run, and inside a model that is no wrapper."""
+"""The opener of calls here; `None` outside of a run and inside a model that is not a wrapper."""
 
 
 def current_runtime() -> Runtime:
@@ -589,7 +589,7 @@ def check_settings(settings: Mapping[str, object], model: Model | None, where: s
     Args:
         settings: The settings.
         model: The model, which may take settings of its own.
-        where: Who takes them: `"call_model()"`.
+        where: The function that takes them, for messages: `"call_model()"`.
         path: The step that asks.
 
     Raises:

@@ -405,11 +405,11 @@ _ROUNDING = 1e-6
 
 
 class LimitedModel(ModelWrapper):
-    """Lets only so many requests be with its model at once, and only so many begin within a minute; the others wait.
+    """Limits concurrent requests and requests per minute of a model; further requests wait.
 
-    Who came first goes first. A request has its place from the moment it goes through until its stream is closed, and
-    it waits before anything is reserved for it in a budget. All that use one `LimitedModel` share its places: the paths
-    of a run, and all runs of one event loop.
+    Requests run in order of arrival. A request holds its slot until its stream is closed, and waits for one before
+    anything is reserved for it in a budget. All callers of one `LimitedModel` share its slots: the paths of a run, and
+    all runs of one event loop.
 
     It counts the requests that come to it. Put it inside of a `RetryModel`, and every try waits for its turn; put it
     around one, and a request keeps its place over all its tries.
@@ -576,7 +576,7 @@ class FallbackModel(ModelWrapper):
     refuses, a request that is wrong or too large, and an answer that does not fit would be the same everywhere, and are
     raised as they are. What was streamed of a failed answer is discarded, and the events of the next model follow.
 
-    Each model's calls have its own price and its own tokenizer. `ModelResponse.model` says who has answered.
+    Each model's calls have its own price and its own tokenizer. `ModelResponse.model` names the model that answered.
 
     Args:
         models: The models, or their names, the best first.

@@ -339,8 +339,8 @@ async def _beginning(started: RunBegun, opening: Opening, backend: CheckpointBac
     # The last record there says that this turn begins, or another session has the name by now.
     if found.open is None or found.open.run_id != started.run_id:
         raise RunNotFound(
-            f"run {started.run_id!r} was a turn of a session that is not there any more",
-            hint="what it began with was deleted with the session",
+            f"run {started.run_id!r} was a turn of a session that no longer exists",
+            hint="its input was deleted with the session",
         )
     return found.log
 
@@ -385,7 +385,7 @@ def _state(tree: object, kind: type[object] | None, codec: Codec) -> Any:
     if name == "dict":
         return StateBag(codec.decode(tree))
     raise ConfigError(
-        f"the run's state is a {name}, and what is stored does not say where that class is",
+        f"the run's state is a {name}, and the record does not name its module",
         code="state-type",
         hint=f"resume(..., state_type={name})",
     )

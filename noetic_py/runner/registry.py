@@ -348,7 +348,7 @@ class Living:
     """The runs that go on in one harness, and whether another one may begin.
 
     Args:
-        refuse: Has those who wait for their turn refused; called once, when no new run is taken any more.
+        refuse: Refuses turns that wait for the lock; called once, when a shutdown begins.
     """
 
     def __init__(self, refuse: Callable[[], None]) -> None:
@@ -379,7 +379,7 @@ class Living:
         if self._closing and (self._over is not None or not self._is_inside()):
             raise ShuttingDown
         if run_id in self._runs:
-            raise RunBusy(f"run {run_id!r} goes on already", hint=hint)
+            raise RunBusy(f"run {run_id!r} is already running", hint=hint)
 
     def _is_inside(self) -> bool:
         """Whether a run that goes on here asks."""
@@ -439,7 +439,7 @@ class Living:
         shown: _Shown = (None, Resource(run_id))
         found, resource = self._views.get(run_id, shown) if live is None else (live.view, Resource.of_run(live))
         missing = RunNotFound(
-            f"nothing is known of what a model was shown in run {run_id!r}",
+            f"no model view is known of run {run_id!r}",
             hint="a run with layers of this harness, while it goes on or soon after",
         )
         access.require_now("read", on=resource, hidden=missing)

@@ -162,7 +162,7 @@ class Runs:
             AnswerConflict: One says something else than an earlier answer.
             AnswerInvalid: One is of the wrong kind, or the answers are of several runs.
             RunBusy: Another process holds the run.
-            AccessDenied: One is given in another's name than that of who acts.
+            AccessDenied: One is given in another name than that of the principal.
         """
         from noetic_py.runner.lease import when_free, write_answers
 
@@ -354,7 +354,7 @@ class Runs:
         await require_run(self._access, self._backend, run_id, "export")
         if not isinstance(self._backend, SignedBackend):
             raise ConfigError(
-                "there is nothing that could verify a run: no record transforms",
+                "a run cannot be verified without record transforms",
                 code="no-transforms",
                 hint="Harness(record_transforms=[...]), or a plugin that has one, such as noetic-signing",
             )

@@ -394,7 +394,7 @@ def _checked(store: SessionStore, name: str, data: LayerData) -> _Checked:
     layer = store.layers.get(name)
     if layer is None:
         raise SessionLoadError(
-            f"the data hold something of a layer {name!r}, and this harness has none of scope thread",
+            f"the data hold state of layer {name!r}, which this harness does not have in scope thread",
             hint=f"give it that layer, or leave the data out; the layers are {', '.join(store.layers) or 'none'}",
         )
     codec = Codec(types_in(layer.state_type))

@@ -43,7 +43,7 @@ class SessionPolicy:
             other.
         cache_size: How many conversations are kept in memory. What is kept is compared with the backend at every turn.
         max_queued: How many messages may wait for a session; `send` raises `LimitExceeded` for one more.
-        history: How many events of a session's turns are remembered for those who begin to watch it later; 0 for none.
+        history: How many events of a session's turns are kept for later watchers; 0 for none.
             So it is for as many sessions as `cache_size` says, and in this process.
     """
 

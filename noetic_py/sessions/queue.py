@@ -275,7 +275,7 @@ class MessageQueue:
     def _check(self, message: object, deliver: object, delivery_id: object) -> None:
         if self._policy.lock == "none":
             raise ConfigError(
-                'messages are delivered in order, which needs a lock: with lock="none" turns do not know of each other',
+                'messages are delivered in order, which needs a lock: with lock="none" turns are not in order',
                 code="session-delivery",
                 hint='SessionPolicy(lock="queue")',
             )

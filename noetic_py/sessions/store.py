@@ -103,7 +103,7 @@ class SessionStream:
 
 
 class _WatchedSession:
-    """What is remembered of one session, and who watches it."""
+    """The cached state of one session, and its watchers."""
 
     def __init__(self, limit: int) -> None:
         self.history: Backlog[Event] = Backlog(limit)
@@ -139,7 +139,7 @@ class SessionWatchers:
             run.bus.watch(self._session(key).put)
 
     def forget(self, key: SessionKey) -> None:
-        """Forget a session, and let those go who watch it."""
+        """Forget a session, and end its watchers."""
         watched = self._watched.pop(key, None)
         if watched is not None:
             watched.close()
@@ -406,7 +406,7 @@ class SessionStore:
         self.watchers.observe(run)
 
     def ends(self, key: SessionKey, run: Any) -> Sequence[str]:
-        """A turn's run is over; what was said by those who have interrupted it."""
+        """A turn's run is over; returns the messages that interrupted it."""
         runs = self._live[key]
         runs.remove(run)
         if not runs:

@@ -80,7 +80,7 @@ async def take_turn(store: SessionStore, run: Any, plan: Any, key: SessionKey, g
     """
     if plan.delivery_id is not None and not store.durable:
         raise ConfigError(
-            "delivery_id= needs what keeps the runs: a result is given once more from there",
+            "delivery_id= needs a backend, which stores the result for the next delivery",
             code="no-backend",
             hint='Harness(checkpoints="sqlite:runs.db")',
         )
@@ -175,7 +175,7 @@ class Turn:
             return result
         if former is not None and (conversation.open is None or conversation.open.run_id != former):
             raise RunNotFound(
-                f"what was delivered as {delivery!r} was answered by run {former!r}, which is not there any more",
+                f"what was delivered as {delivery!r} was answered by run {former!r}, which no longer exists",
                 hint="keep runs for as long as their messages may be delivered again",
             )
         if conversation.open is not None:
@@ -187,7 +187,7 @@ class Turn:
         """The turn, beside others, which may write first."""
         if self._plan.delivery_id is not None:
             raise ConfigError(
-                'delivery_id= needs a lock: with lock="none" turns do not know of each other',
+                'delivery_id= needs a lock: with lock="none" turns are not in order',
                 code="session-delivery",
                 hint='SessionPolicy(lock="queue")',
             )
@@ -211,7 +211,7 @@ class Turn:
         match self._store.policy.on_conflict:
             case "fail":
                 raise SessionConflict(
-                    f"session {self._key.session!r} was written by another turn while this one went on",
+                    f"session {self._key.session!r} was written by another turn while this one ran",
                     hint='the error carries the result; lock="queue", or on_conflict="merge", lets both stay',
                 )
             case "merge":

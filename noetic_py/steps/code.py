@@ -134,7 +134,7 @@ def _check(fn: Any) -> list[inspect.Parameter]:
         raise ConfigError(
             f"{place} yields; a step returns one value",
             code="step-signature",
-            hint="return what it gives; ctx.progress(...) and ctx.emit(...) tell others of it meanwhile",
+            hint="return the result; report meanwhile with ctx.progress(...) or ctx.emit(...)",
         )
     if not inspect.iscoroutinefunction(fn):
         raise ConfigError(

@@ -199,11 +199,11 @@ class Transfers:
 
 @frozen(eq=False)
 class HandoffSourceSpec(Spec):
-    """What a step that may hand over does itself, and whom it may hand over to.
+    """The spec of a step that may hand over: its own body, and its targets.
 
     Attributes:
         fn: Its function; `None` where it asks a model.
-        targets: Whom.
+        targets: The steps it may hand over to.
         inner: The step in which the model is asked.
     """
 
@@ -401,7 +401,7 @@ def _naming_targets(body: Body, targets: Targets) -> Body:
     async def run(given: object, ctx: Any) -> Any:
         output = await body(given, ctx)
         if ctx.handover is not None:
-            # A hook below has decided who goes on.
+            # A hook below has chosen the next step.
             return ctx.handover
         if not is_handoff(output):
             return output

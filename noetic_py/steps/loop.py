@@ -136,7 +136,7 @@ def loop(
     inner = require_step(body, "loop")
     chain = asked_by_model(inner)
     if chain is not None:
-        # Whom the model hands over to goes on in the place of the loop, and not within its round.
+        # The target of a handoff replaces the loop; it does not run inside its round.
         inner = chain.first.spec.inner if inner.bound is None else evolve(chain.first.spec.inner, bound=inner.bound)
     _check_end(until, max_iterations, at_limit)
     _check_inbox(inbox, inbox_timeout)
@@ -171,7 +171,7 @@ def _check_end(until: object, max_iterations: object, at_limit: object) -> None:
     """
     if until is None:
         raise ConfigError(
-            "loop() needs until=, which says after each round whether it was the last",
+            "loop() needs until=, the condition that ends it",
             code="loop",
             hint="until=until.no_tool_calls() for an agent, until=until.max_rounds(10) for a number of rounds",
         )

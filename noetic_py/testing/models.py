@@ -218,7 +218,7 @@ class ModelContract:
         equal(response.stop_reason, "stop")
 
     async def test_a_response_without_its_events(self) -> None:
-        """Who asks for the whole need not have read the stream, and may ask again."""
+        """`response()` works without reading the stream first, and may be called again."""
         async with self._served(HELLO) as served, served.model.respond(ASK) as stream:
             first = await stream.response()
             equal(await stream.response(), first)

@@ -159,7 +159,7 @@ class Parameter:
         name: Its name.
         hint: Its annotation, evaluated; as it was written while `role` is `"unresolved"`.
         default: Its default, `inspect.Parameter.empty` for none.
-        role: Who fills it: the model, the run (`"injected"`), or not known yet: `"undecided"` is a class that may be
+        role: What fills it: the model, the run (`"injected"`), or not known yet: `"undecided"` is a class that may be
             data or a service, `"unresolved"` an annotation that names something not defined yet.
     """
 
@@ -207,7 +207,7 @@ class Signature:
 
     @property
     def decided(self) -> bool:
-        """Whether it is known of every parameter who fills it."""
+        """Whether the source of every parameter is known."""
         return all(p.role in ("model", "injected") for p in self.parameters)
 
 

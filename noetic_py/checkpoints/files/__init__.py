@@ -24,9 +24,9 @@ class FileBackend(EmbeddedBackend[FileStore]):
     thousands of them, [`SqliteBackend`][noetic_py.checkpoints.SqliteBackend] is faster.
 
     The folder is opened when it is first needed, in a thread of the backend's own; `async with` opens it at once.
-    Several processes of one machine may use one folder: who writes a run locks it, and what a process owns is free as
-    soon as it ends, however it ends. While it lives, nothing it owns runs out. The disk has to be local. Copy the
-    folder as a whole, while no process writes in it.
+    Several processes of one machine may use one folder: the writer of a run locks it, and its locks are
+    released when its process ends in any way. While it lives, its leases do not expire. The disk has to be local.
+    Copy the folder as a whole, while no process writes in it.
 
     Args:
         path: The folder; it and those above it are made when they are not there. It has to belong to this user, and
@@ -76,7 +76,7 @@ class FileBackend(EmbeddedBackend[FileStore]):
 
 
 class _FolderOpening:
-    """Opens the folder once; who its owner is does not change."""
+    """Opens the folder once; its owner does not change."""
 
     def __init__(self, settings: FileSettings, threshold: int) -> None:
         self._settings = settings
@@ -119,7 +119,7 @@ class _OneByOne:
                     if job.write:
                         store.check()
                     job.value = job.work(store)
-            except Exception as error:  # noqa: BLE001  # it belongs to the one who waits, and the thread goes on
+            except Exception as error:  # noqa: BLE001  # raised in the waiting task; the thread goes on
                 job.error = error
 
     def close(self, *, last: bool) -> None:

@@ -204,7 +204,7 @@ class RunHead:
         number: Its number, later runs have larger ones.
         parts: Its journal, the last part its own and the others shared with what it was forked from.
         fence: Of its latest owner.
-        owner: Who holds it, 0 for none.
+        owner: The number of the lease that holds it, 0 for none.
         created: When it was first written.
         updated: When it was last written.
         status: The text stored with it.

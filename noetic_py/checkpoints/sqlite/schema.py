@@ -124,7 +124,7 @@ class RunRow:
 
     Attributes:
         id: Its number, which is the number of the stream that it appends to as well.
-        owner: Who holds it, 0 for none.
+        owner: The number of the lease that holds it, 0 for none.
     """
 
     id: int

@@ -274,7 +274,7 @@ class SqliteStore:
         number = self._tick()
         if number >= MOST:
             raise StoreUnavailable(
-                f"{self.where}: all numbers are given away", where=self.where, reason="full", hint="begin a new file"
+                f"{self.where}: all run numbers are used", where=self.where, reason="full", hint="use a new file"
             )
         run = RunRow(number, run_id, position, 0, 0, now, 0, now, status, summary or b"", 0)
         run.crc, run.summary_crc = self._sums.head(run), self._sums.summary(run)
@@ -417,7 +417,7 @@ class SqliteStore:
                 or not isinstance(stream, int)
                 or crc != self._sums.shared(run.id, upto, stream)
             ):
-                raise CorruptRecord(f"what run {run.run_id!r} shares is damaged", hint=_RESTORE)
+                raise CorruptRecord(f"the shared records of run {run.run_id!r} are damaged", hint=_RESTORE)
             yield stream, upto
         yield run.id, run.position
 

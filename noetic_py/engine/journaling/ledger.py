@@ -166,7 +166,7 @@ class RunWriter:
         self._ready: dict[int, tuple[JournalRecord, Record]] = {}
         # What goes into the journal with the next commit, by path: of several that say the same place only the last.
         self._put_off: dict[Path, tuple[JournalRecord, Record]] = {}
-        # Whether a commit is under way, and what those wait for who need the next one.
+        # Whether a commit is in progress, and the event that steps wait for which need the next one.
         self._writing = False
         self._turn: anyio.Event | None = None
         self._poison: CheckpointError | None = None
@@ -366,7 +366,7 @@ class RunWriter:
         """Make sure that the run is still this process's own, which may have slept for longer than its lease.
 
         Raises:
-            CheckpointError: Another owner holds it, or it is not known who does.
+            CheckpointError: Another owner holds it, or the owner is unknown.
         """
         if self._poison is None and SYSTEM.monotonic() > self._renewed + TTL * _SAFE:
             await self._renew()

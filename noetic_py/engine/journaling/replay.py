@@ -420,8 +420,7 @@ def _has_run(what: str, path: Path) -> StepOutcomeUnknown:
     return StepOutcomeUnknown(
         f"the step may run only once, and has run in an attempt of a step around it: {what}",
         path=path,
-        hint="give the step reconcile= to say what became of it, or take what differs from one attempt to the next out "
-        "of what is tried again",
+        hint="give the step reconcile=, or move what differs between attempts out of the retried step",
     )
 
 

@@ -163,12 +163,12 @@ def answers_for(run_id: str, index: Node, answers: Iterable[Answer], now: dateti
             _check_same(before, new)
             continue
         if answer.key not in still:
-            raise _not_found(answer, "it is not waited for any more")
+            raise _not_found(answer, "it is no longer open")
         if record.expires is not None and datetime.fromisoformat(record.expires) <= now:
             raise RequestExpired(
                 f"request {answer.key} could be answered until {record.expires}",
                 path=record.path,
-                hint="resume the run without an answer; its step is told",
+                hint="resume the run without an answer; its step handles the expiry",
             )
         check_changed(answer, record)
         made[record.key] = new
@@ -189,9 +189,7 @@ def _asked(run_id: str, asked: Mapping[str, tuple[Pending, Node]], answer: Answe
             hint="pending.approve(), .reject(reason) or .answer(value)",
         )
     if answer.run_id != run_id:
-        raise RequestNotFound(
-            "an answer is for another run than the one that it was given to", hint="look at runs.get(run_id).pending"
-        )
+        raise RequestNotFound("the answer is for another run", hint="look at runs.get(run_id).pending")
     if answer.key not in asked:
         raise _not_found(answer, "there is no such request in the run")
     return asked[answer.key]

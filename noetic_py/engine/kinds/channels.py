@@ -82,7 +82,7 @@ async def receive(frame: Frame, channel: AnyChannel, timeout: float | None) -> o
     # A body that only receives would starve the event loop, and could not be stopped while messages are there.
     name = f"{channel.name} recv"
     await waited(frame, name, checkpoint)
-    with _named(frame), _limit(timeout, f"nothing came in channel {channel.name!r}", frame):
+    with _named(frame), _limit(timeout, f"no message came in channel {channel.name!r}", frame):
         entry = await waited(frame, name, reader.take)
     return take(frame, channel, frame.at, entry, reader)
 
@@ -159,7 +159,9 @@ def _limit(timeout: float | None, what: str, frame: Frame) -> Generator[None]:
     with anyio.move_on_after(timeout):
         yield
         return
-    raise ChannelTimeout(f"{what} within {timeout:g} s", path=frame.at, hint="raise timeout=, or look who should have")
+    raise ChannelTimeout(
+        f"{what} within {timeout:g} s", path=frame.at, hint="raise timeout=, or check the other side of the channel"
+    )
 
 
 def _check_timeout(timeout: object, where: str, frame: Frame) -> None:

@@ -81,7 +81,7 @@ class RoundRequest:
     """What one model round asks for.
 
     Attributes:
-        model: Whom.
+        model: The model to call.
         spec: The step's.
         tools: The tools that are offered, by their names on the wire.
         schema: What the answer has to fit.

@@ -100,7 +100,7 @@ def _ends_in_text(begun: str) -> bool:
 
 
 def misfit(error: ValidationError) -> str:
-    """Why an answer is not of its type, in words that tell who gave it what to mend."""
+    """Why an answer is not of its type, in words that say what to correct."""
     problems = [f"{'.'.join(map(str, each['loc'])) or 'the answer'}: {each['msg']}" for each in error.errors()[:5]]
     return f"the answer does not fit: {'; '.join(problems)}"
 

@@ -187,7 +187,7 @@ def _fitting(question: Ask[object], tree: object) -> object:
     from pydantic import ValidationError
 
     try:
-        # Strict: who answers means what is there, and "1" is no number.
+        # Strict: an answer is taken literally, and "1" is not a number.
         return question.adapter().validate_json(json.dumps(tree), strict=True)
     except ValidationError as error:
         raise AnswerInvalid(misfit(error)) from None

@@ -297,7 +297,7 @@ async def _output(frame: Frame, value: RequestedCall, received: Received) -> tup
 
 
 def _failed(frame: Frame, message: str, error: BaseException | None = None) -> None:
-    """Note of what a call has failed: the model goes on, and who looks at the run sees it."""
+    """Record why a call failed: the model continues, and `noetic show` lists it."""
     frame.tool_error, frame.noted = message, True
     if frame.own_span is not None:
         record_failure(frame.own_span, error, message)

@@ -51,7 +51,7 @@ class _Mirrored:
         mine: The run's.
         theirs: The store's; another one, when another run has written, too.
         version: Of the value in the store, 0 where there is none.
-        written: Who has written it: the run, and below it a line for each of the latest executions with a digest of
+        written: Its writers: the run, and below it a line for each of the latest executions with a digest of
             what each had when it did.
     """
 
@@ -75,7 +75,7 @@ _REPLAYED = 100
 class StoredLayers:
     """The store's side of an execution's layers.
 
-    A state is kept under a key that names the form's version, and with it who wrote it last: a run that goes on after a
+    A state is kept under a key that names the form's version, and with it its last writer: a run that goes on after a
     crash knows by that whether the store has what it wrote itself.
     """
 
@@ -289,7 +289,7 @@ class StoredLayers:
         return f"{_place_of(self._x)} {digest_of(self._codec_of(layer).dumps(state))}"
 
     def _signed(self, layer: AnyLayer, state: object, before: str) -> str:
-        """Who writes a state, and the latest that have written it before."""
+        """The writer of a state, and its latest writers before that."""
         mark = self._mark(layer, state)
         mine = mark.rpartition(" ")[0]
         others = [each for each in before.split(_LINE)[1:] if each.rpartition(" ")[0] != mine]

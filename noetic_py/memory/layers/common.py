@@ -137,7 +137,7 @@ def _entry(now: object, after: object, before: object) -> Any:
 
 
 def latest(base: object, mine: object, theirs: object) -> Any:
-    """Of two who have written side by side what both have changed, and of one and the same value the later one's.
+    """Join two states changed in parallel: the changes of both, and for the same value the later one's.
 
     For layers whose functions put a value in place of another: there the last one counts one after the other, too.
     """

@@ -86,7 +86,7 @@ class Compaction(MemoryLayer[Compacted]):
         tiers: What is done, in the order above.
         keep_rounds: Rounds of tool calls whose outputs stay.
         keep_first: Whether the first message of the user is never left out.
-        model: Who summarises; the harness's model when left out.
+        model: The model that summarises; the harness's when left out.
         max_summary: Characters of a summary; of a longer one the middle is left out.
         max_input: Characters of the conversation that the summarising model reads at once.
         instructions: What the summarising model is told.
@@ -120,7 +120,12 @@ class Compaction(MemoryLayer[Compacted]):
             )
             raise wrong(self, what, code, "above=0.6, down_to=0.3")
         if not self.tiers or [tier for tier in TIERS if tier in self.tiers] != list(self.tiers):
-            raise wrong(self, f"tiers={self.tiers!r} are none, or in another order", code, f"some of {TIERS}")
+            raise wrong(
+                self,
+                f"tiers={self.tiers!r} are not valid; expected one or more, in their order",
+                code,
+                f"some of {TIERS}",
+            )
 
     def merge(self, base: Compacted, mine: Compacted, theirs: Compacted) -> Compacted:
         """What was decided last: each is a whole decision about a conversation."""

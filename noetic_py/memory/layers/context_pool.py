@@ -86,7 +86,7 @@ class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
     Attributes:
         limit: How many entries it holds at most, `None` for any number.
         tags: Labels, by which listeners of all layers choose.
-        listeners: Who is notified of what happens.
+        listeners: Functions that are called with its events.
 
     Raises:
         InvalidLimit: The limit is below one.

@@ -34,7 +34,7 @@ class ContextQueue(EntryLayer[tuple[ContextItem[T], ...], T], Generic[T]):
     Attributes:
         limit: How many entries it holds at most; 10 when left out.
         tags: Labels, by which listeners of all layers choose.
-        listeners: Who is notified of what happens.
+        listeners: Functions that are called with its events.
 
     Raises:
         InvalidLimit: The limit is below one.

@@ -113,7 +113,7 @@ class EntryLayer(MemoryLayer[S], Generic[S, T]):
 
     Attributes:
         tags: Labels, by which listeners of all layers choose.
-        listeners: Who is told of what happens; they belong to the configuration and are no part of the state. Those of
+        listeners: Functions that are called with its events; part of the configuration and not of the state. Those of
             a bundle's field are the same in every run of that bundle.
     """
 

@@ -81,7 +81,7 @@ class Sandbox:
 
     Attributes:
         root: The folder.
-        layer: Who is named in errors.
+        layer: The layer's name in errors.
         limits: What there may be.
     """
 
@@ -473,7 +473,7 @@ class Filesystem(MemoryLayer[None]):
             path: The folder to look in; the root when left out.
         """
         if not text:
-            raise self._sandbox.refused("there is nothing to look for", "text")
+            raise self._sandbox.refused("the text to search for is empty", "text")
         return await _in_thread(lambda: self._found(text.casefold(), path))
 
     async def recall(self, query: str, budget: int) -> str:

@@ -58,7 +58,7 @@ class Observational(MemoryLayer[Observed]):
     When it fails, an event says so, the notes stay as they are, and it is asked again after the next answer.
 
     Attributes:
-        model: Who distils; the harness's model when left out.
+        model: The model that distils; the harness's when left out.
         every: Distil after this many turns, a turn being an answer that calls no tool.
         tokens: Distil sooner when what is not distilled yet takes more than this many tokens.
         limit: How many observations are kept; the oldest go first.

@@ -141,7 +141,7 @@ class SemanticRecall(MemoryLayer[Remembered]):
 
         Args:
             text: The text.
-            role: Who said it.
+            role: Its author.
             origin: Where it is from; what is found says so.
 
         Returns:

@@ -52,7 +52,7 @@ class Rule:
         check: Whether the rule is broken: a function, async or not, of the call or the answer and of the read-only
             context, which is `None` where the layer is in no run.
         question: The same, put to a model: a sentence that is true when the rule is broken.
-        model: Who answers the question; the layer's model when left out.
+        model: The model that answers the question; the layer's when left out.
         action: `"block"` does not let it pass, and says that the rule forbids it; `"guide"` does not let it pass
             either, and says what to do instead; `"abort"` ends the execution.
         message: What the model is told, behind the reason that the check gave.
@@ -117,7 +117,7 @@ class Steering(MemoryLayer[None]):
 
     Attributes:
         rules: The rules.
-        model: Who answers the questions of rules without a model; the harness's model when left out.
+        model: The model for rules without one; the harness's when left out.
         max_input: Characters of a call or an answer that a question shows; of a longer one the middle is left out.
 
     Raises:

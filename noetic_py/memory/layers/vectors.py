@@ -143,7 +143,7 @@ class Found:
 
     Attributes:
         text: The passage.
-        role: Who said it: `"user"`, `"assistant"`, or what was given with it.
+        role: Its author: `"user"`, `"assistant"`, or the role that was stored with it.
         thread: In which conversation.
         item: The id of the message that it is of.
         score: How near it is to what was asked for: 0 for nothing in common, 1 for the same direction, and more with
@@ -414,7 +414,7 @@ class Passages:
             index, version = await shelf.get_versioned(_INDEX, _Row)
             stamp = "" if index is None else index[2]
             try:
-                # Who adds something meanwhile, or read before, finds another stamp than the one it knows.
+                # A concurrent writer or an earlier reader sees another stamp than the one it knows.
                 marked = await shelf.put(_INDEX, _index(0, _digest((stamp, "forgotten"))), expected=version)
                 removed += await _cleared(shelf)
                 await shelf.remove(_INDEX, expected=marked)

@@ -268,6 +268,6 @@ def _is_home(address: str | None) -> bool:
 
 
 def _key_source(address: str | None) -> str:
-    """Where the key of a model comes from, for those who have to mend it."""
+    """Where the key of a model comes from, for error hints."""
     given = "api_key= of AnthropicModel"
     return f"{given}, or the environment variable ANTHROPIC_API_KEY" if _is_home(address) else given

@@ -224,7 +224,7 @@ def shared_server(user: object, model: str, path: Path, n_ctx: int) -> LocalServ
     """The process's server for a model, running; started when there is none. Blocks.
 
     Args:
-        user: Who uses it, until `release_server`.
+        user: The model that uses it, until `release_server`.
         model: The model's name.
         path: Its file.
         n_ctx: Tokens of its context.
@@ -246,7 +246,7 @@ def release_server(user: object) -> None:
     """Stop the servers that only `user` uses. Blocks until they are gone.
 
     Args:
-        user: Who does not use its server any more.
+        user: The model that no longer uses its server.
     """
     idle: list[LocalServer] = []
     with _shared_lock:

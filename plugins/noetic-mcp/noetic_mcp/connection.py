@@ -66,7 +66,7 @@ class Connection:
         self.lost.set()
 
     def abandon(self, why: str) -> None:
-        """Tell those who wait that it is of no more use."""
+        """Wake the waiters: the connection is unusable."""
         if not self.ready.is_set():
             self.failure = why
         self.client = None
@@ -104,7 +104,7 @@ class Connection:
             self.listens = False
 
     def saw(self, message: object) -> None:
-        """Note what has come in, before the answers behind it are given to those who wait."""
+        """Note incoming messages before the answers after them are delivered."""
         if isinstance(message, Exception):
             self.malformed += 1
         elif getattr(getattr(message, "message", None), "method", None) == _TOOLS_CHANGED:

@@ -225,7 +225,7 @@ def _key(base_url: str | None, server: Server, name: str) -> str:
 
 
 def key_source(name: str, server: Server) -> str:
-    """Where the key of a model comes from, for those who have to mend it."""
+    """Where the key of a model comes from, for error hints."""
     if name.startswith("openrouter:"):
         return "the environment variable OPENROUTER_API_KEY"
     given = "api_key= of OpenAIModel"

@@ -138,7 +138,7 @@ class Doer:
     def _end_ghosts(self, link: Link, end: float) -> None:
         """End the sessions of lost connections: they may hold locks, or be about to commit."""
         ghosts = self._keeper.ghosts
-        # Who ends one meanwhile takes it off only then, so that a write's outcome is not looked for too early.
+        # Removed only after it has ended, so that a write's outcome is not looked up too early.
         for ghost in tuple(ghosts):
             try:
                 link.end_session(ghost, end)

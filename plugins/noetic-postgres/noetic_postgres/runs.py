@@ -187,7 +187,7 @@ class Runs(Journals):
     def delete(self, run_id: str) -> None:
         """Forget a run."""
         self.numbers.drop(run_id)
-        # One after another: what two runs share goes with the second, and only who sees the first gone knows that.
+        # One after another: records that two runs share are deleted with the second one.
         collect = self.link.sql["collect"], {"lock": self.link.lock}
         rows = self.link.batch([(b"BEGIN", None), collect, (self.link.sql["find_to_delete"], {"run_id": run_id})])[-1]
         if not rows:

@@ -195,7 +195,7 @@ def _make(connection: psycopg.Connection[tuple[Any, ...]], schema: str, where: s
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [CREATING])
             name = sql.Identifier(schema)
-            # Even where it exists already, only who may make schemas may say IF NOT EXISTS.
+            # IF NOT EXISTS needs the right to create schemas even where the schema exists.
             if not connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]).fetchone():
                 connection.execute(_SCHEMA.format(schema=name))
             there = connection.execute(

@@ -171,7 +171,7 @@ _PLAIN = {
             until IS NOT NULL AND until > now()
         FROM {runs} WHERE id < %(below)s ORDER BY id DESC LIMIT %(limit)s"""
     ),
-    # Who is being written at this moment is not old.
+    # A run that is being written now is not old.
     "lock_old": sql.SQL(
         """SELECT id FROM {runs}
         WHERE id = ANY(%(ids)b::bigint[]) AND (until IS NULL OR until <= now())

@@ -50,7 +50,7 @@ class Watch:
         with self._changed:
             while not self._closed:
                 self._idle = not self._ends
-                # Who is put on later than the nearest end is never cut before it: all get the same time.
+                # A statement added after the nearest deadline never ends before it: all have the same timeout.
                 nearest = min(self._ends.values(), default=None)
                 self._changed.wait(None if nearest is None else max(0.0, nearest - time.monotonic()))
                 self._cut(time.monotonic())

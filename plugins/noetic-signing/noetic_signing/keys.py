@@ -30,7 +30,7 @@ Trusted: TypeAlias = Mapping[str, Iterable[PublicKey] | PublicKey]
 """The public keys of each role, or the one that it has."""
 
 DEFAULT_ROLE = "runner"
-"""The role of who writes runs, where no other one is given."""
+"""The default role: the writer of runs."""
 KEY_ID = 8
 """The length of a key's id, in bytes."""
 SIGNATURE = 64

@@ -28,7 +28,7 @@ _TRUSTED_HINT = "Signing(signer, trusted={'runner': [public_key]})"
 
 @frozen
 class _Signed:
-    """What stands before a record's bytes: who says to have signed, and the signature.
+    """The header of a signed record: the claimed signer and the signature.
 
     Attributes:
         key: The key's id.
@@ -54,7 +54,7 @@ class Signing(RecordTransform):
     was changed, left out, doubled, moved or taken from another run is found, and also a journal whose end was cut off.
 
     Args:
-        signer: Who signs, or what gives the signer of a run by its id. Without one, runs can be read and not written.
+        signer: The signer, or a function from a run's id to its signer. Without one, runs can be read and not written.
             A signer's own key is believed; the keys of those that a function gives have to be among `trusted`.
         trusted: The public keys that are believed, by the role in which they may sign. A key that is not used any more
             stays here as long as there are runs that it has signed.
