@@ -323,6 +323,29 @@ def test_supersedes_that_leave_no_room_end_an_epoch() -> None:
     assert view.tokens <= 400
 
 
+def test_where_supersedes_take_too_much_and_where_they_leave_no_room() -> None:
+    """Exactly as much as is allowed is allowed."""
+
+    def second(window: int, pinned: str, later: str) -> View:
+        talk = Talk(RequestHead(COUNTER, window=window))
+        talk.ask(block("facts", pinned))
+        return talk.ask(block("facts", later))
+
+    def tokens(view: View, kind: str) -> int:
+        return sum(part.tokens for part in view.blocks if part.kind == kind)
+
+    changes = ["the tide is low " * length for length in range(10, 20)]
+    change = next(each for each in changes if tokens(second(100_000, "high", each), "supersede") % 3 == 0)
+    share = tokens(second(100_000, "high", change), "supersede") * 100 // 15
+    assert second(share, "high", change).epoch == 1
+    assert second(share - 1, "high", change).reason == "supersedes took more than 15% of the window"
+    pinned = "the tide is high " * 200
+    whole = second(100_000, pinned, "low")
+    room = whole.tokens - tokens(whole, "history")
+    assert second(room, pinned, "low").epoch == 1
+    assert second(room - 1, pinned, "low").reason == "supersedes left no room"
+
+
 # ------------------------------------------------------------------------------------------------ what the cache says
 
 
@@ -384,6 +407,30 @@ def test_a_hit_that_is_a_little_short_is_a_hit() -> None:
         view = talk.ask(block("facts", "1 and more of it " * 30))
         assert view.epoch == 1
         talk.cached(view.repeated * 6 // 10)
+
+
+@pytest.mark.parametrize(("percent", "epoch"), [(40, 2), (50, 1)])
+def test_less_than_half_of_what_was_repeated_is_a_miss(percent: int, epoch: int) -> None:
+    talk = Talk()
+    repeated = 1
+    # With an odd number there is no half.
+    while repeated % 10:
+        talk = Talk(evolve(HEAD, instructions=f"{talk.head.instructions}!"))
+        for _ in range(3):
+            repeated = talk.ask(block("facts", "1 and more of it " * 30)).repeated
+    talk.cached(repeated * percent // 100)
+    assert talk.ask(block("facts", "1 and more of it " * 30)).epoch == epoch
+
+
+def test_the_layer_that_a_new_epoch_adds_or_leaves_out_has_moved_the_start() -> None:
+    talk = Talk()
+    first, names, last = block("a", "1", slot=1), block("b", "Ada", slot=2), block("c", "3", slot=3)
+    for blocks, moved in [((names,), None), ((first, names), "a"), ((first, names, last), "c"), ((names, last), "a")]:
+        view = talk.ask(*blocks)
+        assert view.moved == moved
+        for _ in range(3):
+            talk.cached(talk.ask(*blocks).repeated)
+        talk.cached(0)
 
 
 def test_a_start_that_moved_by_itself_is_no_miss() -> None:

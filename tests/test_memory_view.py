@@ -315,6 +315,13 @@ def test_a_view_of_nothing_but_the_conversation_is_the_conversation_itself() -> 
     assert view.usage == LayerUsage({"empty": 0}, 0, 0, view.tokens, view.tokens)
 
 
+def test_what_is_not_there_has_no_block() -> None:
+    log = ItemLog()
+    log.append(Message.user("And today?"))
+    view = Projector().assemble(RequestHead(COUNTER), log.rendered("x"))
+    assert kinds(view) == [("tail", None)]
+
+
 def test_the_parts_stand_in_their_order() -> None:
     projector, log = Projector(), chat(2)
     head = RequestHead(COUNTER, "Be careful.", ({"name": "search"},))
@@ -415,6 +422,28 @@ def test_the_history_goes_from_its_oldest_end() -> None:
     assert history.dropped.tokens == weigh(log, COUNTER) - view.tokens
 
 
+def test_what_just_fits_is_shown_whole_and_one_token_less_is_cut_to_three_quarters() -> None:
+    log = chat(20)
+    sizes = [weigh(list(log)[place:], COUNTER) for place in range(len(log))]
+    for window in range(sizes[0], sizes[10], -1):
+        view = Projector().assemble(RequestHead(COUNTER, window=window), log.rendered("x"))
+        room = window if window == sizes[0] else window * 75 // 100
+        # The longest end of the conversation that has room.
+        assert len(view.items) == next(len(log) - place for place, size in enumerate(sizes) if size <= room)
+
+
+def test_a_cut_stays_while_the_conversation_before_it_does() -> None:
+    projector, log = Projector(), chat(40)
+    head = RequestHead(COUNTER, window=weigh(log, COUNTER) // 2)
+    cut = len(log) - len(projector.assemble(head, log.rendered("x")).items)
+    for kept, stays in [(cut, True), (cut - 1, False)]:
+        log.rollback(kept)
+        log.append(Message.assistant("They come and go."))
+        log.append(Message.user("And then?"))
+        shown = projector.assemble(head, log.rendered("x")).items
+        assert (len(shown) == 2) == stays
+
+
 def test_the_cut_stays_for_many_turns() -> None:
     projector, log = Projector(), chat(60)
     head = RequestHead(COUNTER, "Be careful.", window=weigh(log, COUNTER) // 2)
@@ -453,6 +482,12 @@ def test_what_was_taken_back_leaves_a_tail_all_the_same() -> None:
     projector.assemble(head, log.rendered("x"))
     log.rollback(len(log) - 2)
     assert projector.assemble(head, log.rendered("x")).items[-1] is log[-1]
+
+
+def test_an_answer_that_leaves_no_room_leaves_none() -> None:
+    with pytest.raises(LimitExceeded) as caught:
+        Projector().assemble(RequestHead(COUNTER, window=10, reserved=20), chat(1).rendered("x"))
+    assert caught.value.limit == 0
 
 
 def test_what_is_never_left_out_must_fit() -> None:
@@ -605,6 +640,16 @@ def test_a_live_layer_that_appears_when_nothing_was_said_moves_the_start() -> No
     view = projector.assemble(head, log.rendered("x"), [block("clock", "noon", volatile=True)])
     assert view.moved == "clock"
     assert view.repeated == weigh(list(log)[:-1], COUNTER)
+
+
+def test_what_stands_behind_the_history_moves_nothing_while_it_stays() -> None:
+    projector, log = Projector(), chat(3)
+    head = RequestHead(COUNTER, "Be careful.", ({"name": "search"},))
+    for turn in range(3):
+        view = projector.assemble(head, log.rendered("x"), [block("clock", "noon", volatile=True)])
+        assert view.moved is None
+        past = weigh(list(log)[:-1], COUNTER)
+        assert view.repeated == (head.system + head.schemas + past if turn else 0)
 
 
 def test_a_failed_assembly_does_not_hide_what_moved() -> None:
