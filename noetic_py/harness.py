@@ -346,7 +346,7 @@ class Harness(Generic[M_co]):
         with HIDING:
             return await self._run(step, input, state, ctx, options)
 
-    async def _run(self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]) -> AnyResult:
+    async def _run(self, step: Any, input: Any, state: object, ctx: object, options: Mapping[str, Any]) -> AnyResult:
         self._check_home()
         run, plan = await self._planner.begin(step, input, state, ctx, options)
         return deliver(await self._execute(run, plan, ctx), options.get("on_error", "raise"))
@@ -432,7 +432,7 @@ class Harness(Generic[M_co]):
 
     @asynccontextmanager
     async def _stream(
-        self, step: Any, input: Any, state: Any, ctx: Any, options: Any
+        self, step: Any, input: Any, state: object, ctx: object, options: Any
     ) -> AsyncGenerator[RunStream[Any, Any]]:
         self._check_home()
         run, plan = await self._planner.begin(step, input, state, ctx, options)
@@ -492,7 +492,7 @@ class Harness(Generic[M_co]):
     def start(
         self: Harness[M], step: Step[T, R, M, S], input: T, *, ctx: Context[M, S], **options: Unpack[RunOptions]
     ) -> RunHandle[R, S]: ...
-    def start(self, step: Any, input: Any, *, state: Any = None, ctx: Any = None, **options: Any) -> Any:
+    def start(self, step: object, input: object, *, state: Any = None, ctx: Any = None, **options: Any) -> Any:
         """Start a run that goes on beside the caller, owned by the harness.
 
         Raises:

@@ -246,7 +246,7 @@ class HookCalls:
         self, known: LoadedPlugin, function: Callable[..., Generator[object, object, object]]
     ) -> Callable[..., Generator[None, object, object]]:
         @wraps(function)
-        def call(*registries: Registry) -> Generator[None, Any, Any]:
+        def call(*registries: Registry) -> Generator[None, Any, object]:
             around = function(*(registry_of(each, known.name) for each in registries))
             with self._noting(known):
                 if next(around, _NOTHING) is _NOTHING:

@@ -202,7 +202,7 @@ def _name(other: object) -> str:
     return other.name if isinstance(other, Predicate) else getattr(other, "__name__", type(other).__name__)
 
 
-def _judge(predicate: Any, snapshot: Snapshot[Any]) -> Verdict | Awaitable[Verdict]:
+def _judge(predicate: Any, snapshot: Snapshot[object]) -> Verdict | Awaitable[Verdict]:
     judged: Verdict | Awaitable[Verdict] = (
         predicate.judge(snapshot) if isinstance(predicate, Predicate) else predicate(snapshot)
     )

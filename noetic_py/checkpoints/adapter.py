@@ -67,7 +67,7 @@ class Job(Generic[T]):
         self.done: bool = False
         self.value: Any = None
         self.error: Exception | None = None
-        self._loop: Any = current_token().native_token
+        self._loop: object = current_token().native_token
         self._signal = self._new_signal()
 
     def _new_signal(self) -> Any:

@@ -355,7 +355,7 @@ after_round: HookKind[[Round], None] = HookKind("after_round")
 # ------------------------------------------------------------------------------------------------------------- making
 
 
-def _make(kind: HookKind[..., Any], fn: Any, *, name: Any, tags: Any) -> AnyHook:
+def _make(kind: HookKind[..., Any], fn: Any, *, name: object, tags: object) -> AnyHook:
     if isinstance(fn, Hook):
         fn = fn.fn
     where = getattr(fn, "__qualname__", None) or repr(fn)

@@ -393,7 +393,7 @@ class AwaitedCall(Coroutine[Any, Any, Any]):
         if block is not None and self.is_lost():
             block.lose(self._what, self._place)
 
-    def __await__(self) -> Generator[Any, Any, Any]:
+    def __await__(self) -> Generator[object, Any, object]:
         self._block = None
         return self._made.__await__()
 
@@ -402,7 +402,7 @@ class AwaitedCall(Coroutine[Any, Any, Any]):
         self._block = None
         return self._made.send(value)
 
-    def throw(self, *error: Any) -> Any:
+    def throw(self, *error: Any) -> object:
         """Raise an exception in it."""
         return self._made.throw(*error)
 

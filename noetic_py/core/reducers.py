@@ -78,7 +78,7 @@ def _sum(base: Any, mine: Any, theirs: Any) -> object:
     return theirs + mine if base is None else theirs + (mine - base)
 
 
-def _union(base: Any, mine: Any, theirs: Any) -> object:
+def _union(base: Any, mine: object, theirs: Any) -> object:
     if isinstance(mine, Mapping):
         return by_key().apply(base, mine, theirs)
     if base is None:

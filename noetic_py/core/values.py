@@ -132,12 +132,12 @@ def _all_alike(one: Any, other: Any, seen: set[tuple[int, int]]) -> bool:
     return all(a is b or _alike(a, b, seen) for a, b in zip(one, other, strict=True))
 
 
-def separate_state(state: Any) -> None:
+def separate_state(state: object) -> None:
     """Make a state a tree, in place: what stands in it twice becomes two values, the later one a copy.
 
     A state is stored field by field, so this is what it would be if it were read back.
     """
-    fields: dict[Any, Any] = dict(enumerate(state)) if is_list(state) else state_fields(state)
+    fields: dict[Any, object] = dict(enumerate(state)) if is_list(state) else state_fields(state)
     if ATOMS.issuperset(map(type, fields.values())):
         return
     seen: set[int] = set()
@@ -199,7 +199,7 @@ def _tuple(value: tuple[object, ...], other: Other) -> tuple[object, ...]:
     return made
 
 
-def _dict(value: dict[Any, Any], other: Other) -> dict[Any, Any]:
+def _dict(value: dict[Any, object], other: Other) -> dict[Any, object]:
     copied = {
         key: part if (kind := part.__class__) in ATOMS else _copied(part, kind, other) for key, part in value.items()
     }  # fmt: skip
@@ -265,13 +265,13 @@ def _shallow(value: object, other: Other) -> object:
 
 def _with_attributes(made: object, other: Other) -> Any:
     """A copy of a container, with copies of the attributes that a class of its own gave it."""
-    own: dict[str, Any] | None = getattr(made, "__dict__", None)
+    own: dict[str, object] | None = getattr(made, "__dict__", None)
     if own:
         own.update(_dict(own, other))
     return made
 
 
-def _fields(value: object, other: Other) -> Any:
+def _fields(value: object, other: Other) -> object:
     """An object that can change, with what its fields hold."""
     made = copy.copy(value)
     for name, part in state_fields(value).items():

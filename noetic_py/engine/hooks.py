@@ -181,7 +181,7 @@ def _problems(arguments: dict[str, Any], record: Pending) -> Iterator[str]:
     if len(dump(arguments)) > _LARGEST:
         yield f"they are larger than {_LARGEST} bytes"
         return
-    asked: Any = json.loads(record.arguments)
+    asked: object = json.loads(record.arguments)
     masked = {name for name, value in asked.items() if value == MASK} if is_dict(asked) else set[str]()
     secret = secret_parameters(schema) | masked
     if any(name in secret and value != MASK for name, value in arguments.items()):

@@ -81,7 +81,7 @@ def join_layer_states(
     return made
 
 
-def merged(layer: AnyLayer, base: Any, mine: Any, theirs: Any) -> Any:
+def merged(layer: AnyLayer, base: Any, mine: object, theirs: object) -> object:
     """A layer's state of two that were written side by side, as the layer makes it; none of the three is changed.
 
     Raises:

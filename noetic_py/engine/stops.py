@@ -88,7 +88,7 @@ def _named_stop(kind: object) -> str:
     return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
-def _fits(value: object, kind: Any) -> bool:
+def _fits(value: object, kind: object) -> bool:
     adapter = _adapter(kind)
     if adapter is None:
         return True
@@ -121,7 +121,7 @@ def value_of(tree: object, flow: AnyStep | None, codec: Codec) -> object:
     Raises:
         ConfigError: It is none; code `"complete"`.
     """
-    kind: Any = object if flow is None else expected_output(flow)
+    kind: object = object if flow is None else expected_output(flow)
     try:
         value = codec.decode(tree, kind)
         check_value(value, flow, None)

@@ -279,7 +279,7 @@ def _has_fields(state: object) -> bool:
     return hasattr(state, "__dict__") or hasattr(kind, "__attrs_attrs__")
 
 
-def _fields(state: object) -> dict[str, Any]:
+def _fields(state: object) -> dict[str, object]:
     if _has_fields(state):
         # Which fields were given to a pydantic model is not stored with it.
         return {key: value for key, value in state_fields(state).items() if key != "__pydantic_fields_set__"}

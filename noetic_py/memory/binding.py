@@ -95,7 +95,7 @@ class Alone:
         """A copy of it."""
         return copy_private(self._value)
 
-    def set(self, value: Any) -> None:
+    def set(self, value: object) -> None:
         """Another state."""
         self._value = value
 
@@ -166,7 +166,7 @@ class Through:
         """A copy of the state."""
         return self.below.copy()
 
-    def set(self, value: Any) -> None:
+    def set(self, value: object) -> None:
         """Another state."""
         self.below.set(value)
 
@@ -256,7 +256,7 @@ class Draft(Through):
         """A copy of the copy."""
         return copy_private(self.peek())
 
-    def set(self, value: Any) -> None:
+    def set(self, value: object) -> None:
         """Another state."""
         if self._over:
             self.below.set(value)

@@ -106,7 +106,7 @@ class LayerFunction:
                 return result
         raise AssertionError
 
-    async def again(self, layer: AnyLayer, values: Mapping[str, object]) -> Any:
+    async def again(self, layer: AnyLayer, values: Mapping[str, object]) -> object:
         """Do what a call has done once more, on the state that a handle stands on."""
         return await self.fn(layer, **self._filled(layer, values))
 

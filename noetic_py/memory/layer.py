@@ -611,7 +611,7 @@ def _is_layer_class(cls: object) -> TypeIs[type[Any]]:
     return isinstance(cls, type) and issubclass(cls, MemoryLayer)
 
 
-def _resolved(hint: Any, given: Mapping[Any, Any], cls: type[object]) -> object:
+def _resolved(hint: Any, given: Mapping[object, object], cls: type[object]) -> object:
     """A type argument: of a variable what it stands for, inside another type too."""
     if isinstance(hint, ForwardRef):
         return getattr(sys.modules.get(cls.__module__), hint.__forward_arg__, object)

@@ -372,7 +372,7 @@ def _log_unknown(run_id: str, run_history: RunHistory) -> None:
         )
 
 
-def _state(tree: object, kind: type[object] | None, codec: Codec) -> Any:
+def _state(tree: object, kind: type[object] | None, codec: Codec) -> object:
     """The state that a run began with.
 
     Raises:

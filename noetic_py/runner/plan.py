@@ -348,7 +348,7 @@ def checked_backend(
     sessions: object,
     memory: Memory | None,
     parts: Sequence[object],
-    services: Mapping[type[object], object] | None,
+    services: Mapping[type[Any], object] | None,
 ) -> CheckpointBackend | None:
     """The backend, when it is one for all that the harness is made of.
 

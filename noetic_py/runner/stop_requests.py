@@ -87,7 +87,7 @@ def _request_of(found: StoredValue) -> dict[str, Any]:
             raise TypeError("until and taken")
     except (LookupError, TypeError, CodecError) as error:
         raise CodecError("is not a valid request to stop a run", where=f"run {found.key}") from error
-    request: dict[str, Any] = fields
+    request: dict[str, object] = fields
     return request
 
 

@@ -366,7 +366,7 @@ class Turn:
             result.run_id, result.status, items, result.state, at, _NONE, states, cut=cut, branch=branch
         )
 
-    def _state(self, conversation: StoredConversation) -> Any:
+    def _state(self, conversation: StoredConversation) -> object:
         """The state that the turn begins with: the session's, or the one that was given for a session without."""
         given = self._plan.scope.state
         unsaved = self._store.unsaved(self._key)

@@ -65,7 +65,7 @@ class ParallelSpec(Spec):
     make: Callable[..., Any] | None = None
     takes_context: bool = False
     shape: Literal["tuple", "list"] = "list"
-    merge: Callable[..., Any] | None = None
+    merge: Callable[..., object] | None = None
     merge_arity: int = 0
     concurrency: int | None = None
     each: AnyStep | None = None
@@ -209,7 +209,7 @@ def branch(
 ) -> Step[T, R | T, M, S]: ...
 @known_keywords("branch()")
 def branch(
-    route: Any,
+    route: object,
     cases: Mapping[Any, Any] | None = None,
     *,
     default: Any = None,

@@ -107,7 +107,7 @@ class ModelSpec(Spec):
     """The parts of a model round; see [`call_model`][noetic_py.call_model]."""
 
     model: str | Model | None
-    outputs: tuple[Any, ...]
+    outputs: tuple[object, ...]
     validate: Callable[[Any], Any] | None
     output_retries: int
     instructions: Any

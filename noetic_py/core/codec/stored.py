@@ -313,7 +313,7 @@ def _encode_list(value: Collection[object], depth: int) -> list[object]:
     return encoded
 
 
-def _encode_dict(value: dict[Any, Any], depth: int) -> object:
+def _encode_dict(value: dict[Any, object], depth: int) -> object:
     if len(value) > MAX_KEYS:
         raise LimitExceeded("keys of an object", MAX_KEYS, hint="keep it in a list, or in a database of its own")
     if _MARK in value or not all(type(key) is str for key in value):

@@ -309,7 +309,7 @@ class Structurer:
         self._makers: dict[Any, Callable[[Mapping[str, Any], Any], Any]] = {}
         self._built: Converter | None = None
 
-    def structure(self, value: object, kind: Any) -> Any:
+    def structure(self, value: object, kind: Any) -> object:
         """The value as an instance of `kind`.
 
         Raises:
@@ -448,7 +448,7 @@ class Structurer:
             return parts if is_list(value) else tuple(parts)
         return _hashed(make, parts)
 
-    def _mapping(self, key_kind: Any, value_kind: Any, value: Any) -> dict[object, object]:
+    def _mapping(self, key_kind: Any, value_kind: object, value: object) -> dict[object, object]:
         if isinstance(value, Bag) and value.kind == "dict":
             pairs: Iterable[Any] = value.parts
         elif is_mapping(value):
@@ -611,7 +611,7 @@ def _instance(kind: type, value: object) -> object:
     raise Unfit(f"is a {type_name(kind)}, not {_shown(value)}")
 
 
-def _fields(kind: object, value: object) -> dict[str, Any]:
+def _fields(kind: object, value: object) -> dict[str, object]:
     fields = value.fields if isinstance(value, StoredInstance) else value
     if is_dict(fields):
         return fields

@@ -52,7 +52,7 @@ class Request:
     tool: str = ""
     arguments: str = "{}"
     prompt: str = ""
-    schema: Mapping[str, Any] | None = None
+    schema: Mapping[str, object] | None = None
     expires: float | None = None
     rules: object = None
 

@@ -88,7 +88,7 @@ class Layers:
         mine = [layer for layer in self.by_id.values() if layer.scope is Scope.THREAD and layer.id in layer_states]
         return {layer.id: LayerCopy(layer.schema_version, layer_states[layer.id]) for layer in mine}
 
-    def state_type(self, layer: str) -> Any:
+    def state_type(self, layer: str) -> object:
         """The type of a layer's state, for reading it back."""
         found = self.by_id.get(layer)
         kind = None if found is None else found.state_type
@@ -162,7 +162,7 @@ class Live:
             known = copiers[self._layer.id] = (layer_state, copier_of(layer_state))
         return known[1](layer_state)
 
-    def set(self, value: Any) -> None:
+    def set(self, value: object) -> None:
         """Refuse it: this is no function and no hook of the layer.
 
         Raises:
@@ -186,7 +186,7 @@ class Live:
             raise NoContextError(f"layer {self._layer.id!r} is used after its execution has ended")
         self._frame.x.run.in_its_thread(partial(self._put, value, base))
 
-    def _put(self, value: Any, base: Any) -> None:
+    def _put(self, value: object, base: object) -> None:
         now, copier = self.peek(), copier_of(value)
         try:
             # Code that has made it may hold on to it.

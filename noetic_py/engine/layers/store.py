@@ -401,7 +401,7 @@ class StoredLayers:
 
     async def ask(
         self, frame: Frame, layer: AnyLayer, model: str | Model | None, instructions: str, text: str, output: Any
-    ) -> Any:
+    ) -> object:
         """Ask a model for a layer."""
         step: AnyStep = call_model(model, instructions=instructions, output=output, id="ask")
         return await self.call(frame, layer, step, text)
