@@ -146,7 +146,7 @@ class SqliteStore:
         self.seed = seed
         self._sums = Sums(seed)
         self._threshold = threshold
-        # Rows of runs as they were left here; a writer that relies on one has SQLite compare it.
+        # Rows of runs as they were left here, perhaps by what was undone; SQLite compares one that is relied on.
         self._heads: dict[str, RunRow] = {}
         self._hold = ConnectionLock(connection, self.where)
         self._writes = False
@@ -199,7 +199,6 @@ class SqliteStore:
     def end_savepoint(self, *, undo: bool) -> None:
         """End that part."""
         if undo:
-            self._heads.clear()
             self._execute("ROLLBACK TO part")
         self._execute("RELEASE part")
 
@@ -213,14 +212,12 @@ class SqliteStore:
 
     def undo(self) -> None:
         """Undo everything since the beginning of the transaction, and begin anew."""
-        self._heads.clear()
         self._writes = False
         self._execute("ROLLBACK")
         self._execute("BEGIN")
 
     def rollback(self) -> None:
         """Undo everything; SQLite has done so itself after some errors."""
-        self._heads.clear()
         self._writes = False
         self._hold.let_go()
         with suppress(*DRIVER_ERRORS):
