@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -13,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noetic_py.checkpoints.adapter import PrunePage
+from noetic_py.checkpoints.adapter import Job, PrunePage
 from noetic_py.checkpoints.memory import MemoryStore
 from noetic_py.checkpoints.sqlite import store as module
-from noetic_py.checkpoints.sqlite.schema import MOST, OpenFile, Settings, Sums, open_database
-from noetic_py.checkpoints.sqlite.store import ConnectionLock, SqliteStore
+from noetic_py.checkpoints.sqlite.schema import MOST, OpenFile, Settings, Sums, from_sqlite, open_database
+from noetic_py.checkpoints.sqlite.store import ConnectionLock, GroupCommit, SqliteStore
 from noetic_py.errors import CorruptRecord, NoeticError, StoreUnavailable
-from noetic_py.journal.stored import Lease, Record, RunEntry, Stats, Transaction
+from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, Transaction
 from tests.properties.checks import examples
 from tests.test_checkpoints_sqlite import another_owner, held_for, sqlite_is
 
@@ -429,7 +430,7 @@ def test_a_file_has_numbers_for_so_many_runs_and_no_more(tmp_path: Path) -> None
         change(path, "UPDATE store SET ticks = ?, crc = ?", MOST - 2, sums.ticks(MOST - 2))
         assert process.do(appending("b", 0, b"x"), appending("c", 0, b"x")) == [1, "StoreUnavailable"]
         assert process.store.begin(write=True) is None
-        with pytest.raises(StoreUnavailable, match="all numbers are given away") as caught:
+        with pytest.raises(StoreUnavailable, match="numbers are") as caught:
             appending("c", 0, b"x")(process.store)
         assert caught.value.reason == "full"
         process.store.rollback()
@@ -660,3 +661,174 @@ def test_a_lock_that_cannot_be_used_is_let_go(tmp_path: Path) -> None:
         with pytest.raises(sqlite3.OperationalError, match="within a transaction"):
             lock.begin()
         assert lock.left() is None
+
+
+# -- what waits together
+
+
+class Opening:
+    """Opens the file again and again, and counts how often."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = Process(folder / "runs.db")
+        self.process.store.close()
+        self.count = 0
+        self.fails: Exception | None = None
+
+    def __call__(self) -> SqliteStore:
+        if self.fails is not None:
+            raise self.fails
+        self.process.open()
+        self.count += 1
+        return self.process.store
+
+
+@contextmanager
+def commits(folder: Path) -> Generator[tuple[GroupCommit, Opening]]:
+    with sqlite_is(safe=False), held_for(60.0):
+        opening = Opening(folder)
+        group = GroupCommit(opening, "here")
+        try:
+            yield group, opening
+        finally:
+            group.close(last=True)
+            opening.process.place.locks.close()
+
+
+def writes(work: Work) -> Job[Any]:
+    return Job(work, write=True)
+
+
+def reads(work: Work) -> Job[Any]:
+    return Job(work, write=False)
+
+
+def raises(error: Exception) -> Work:
+    def work(store: Any) -> object:
+        store.put(SCOPE, "k", b"never", None)
+        raise error
+
+    return work
+
+
+def driver_error(code: int) -> sqlite3.Error:
+    error = sqlite3.OperationalError("no")
+    error.sqlite_errorcode, error.sqlite_errorname = code, f"CODE_{code}"
+    return error
+
+
+def done(group: GroupCommit, *jobs: Job[Any]) -> list[object]:
+    """What each job gives, or the name of its error."""
+    group.do(jobs)
+    return [
+        outcome_of(lambda job: job.outcome(), job) if isinstance(job.error, NoeticError | None) else job.error
+        for job in jobs
+    ]
+
+
+@pytest.mark.anyio
+async def test_so_many_jobs_are_one_group() -> None:
+    group = GroupCommit(pytest.fail, "here")
+    jobs = [reads(head_of("a")) for _ in range(600)]
+    queue = deque(jobs)
+    assert group.take(queue) == jobs[:512]
+    assert group.take(queue) == jobs[512:]
+    assert group.take(queue) == []
+    assert group.patience() is None
+    group.close(last=True)
+
+
+@pytest.mark.anyio
+async def test_what_reads_in_a_group_sees_what_was_committed_before(tmp_path: Path) -> None:
+    with commits(tmp_path) as (group, opening):
+        assert opening.count == 0
+        assert done(group, writes(appending("a", 0, b"1")), reads(head_of("a"))) == [1, None]
+        assert done(group, reads(head_of("a")), writes(appending("a", 1, b"2")), writes(head_of("a"))) == [
+            Head(1, 0),
+            2,
+            Head(2, 0),
+        ]
+        assert done(group, reads(head_of("a"))) == [Head(2, 0)]
+        patience = group.patience()
+        assert patience is not None
+        assert 50 < patience <= 60
+        assert opening.count == 1
+        group.close(last=False)
+        assert group.patience() is None
+        assert done(group, reads(head_of("a"))) == [Head(2, 0)]
+        assert opening.count == 2
+
+
+@pytest.mark.anyio
+async def test_each_job_of_a_group_is_taken_or_not(tmp_path: Path) -> None:
+    oops = ValueError("oops")
+    with commits(tmp_path) as (group, opening):
+        got = done(
+            group,
+            reads(raises(oops)),
+            reads(reading("none", 0, 1)),
+            writes(appending("a", 0, b"1")),
+            writes(raises(oops)),
+            writes(appending("a", 0, b"1")),
+            writes(appending("a", 1, b"2")),
+        )
+        assert got == [oops, "RunNotFound", 1, oops, "PositionConflict", 2]
+        assert done(group, writes(raises(oops))) == [oops]
+        assert done(group, reads(head_of("a")), reads(lambda store: store.get(SCOPE, "k"))) == [Head(2, 0), None]
+        assert opening.count == 1
+
+
+FAILURES = [
+    # What others can do without the one that failed, each alone; what they cannot; and what opens the file anew.
+    (sqlite3.SQLITE_TOOBIG, True, False),
+    (sqlite3.SQLITE_FULL, True, False),
+    (sqlite3.SQLITE_CONSTRAINT, True, True),
+    (sqlite3.SQLITE_BUSY, False, False),
+    (sqlite3.SQLITE_IOERR, False, True),
+]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("code", "alone", "broken"), FAILURES)
+async def test_what_one_job_breaks_is_done_again_without_it(
+    tmp_path: Path, code: int, alone: bool, broken: bool
+) -> None:
+    error = driver_error(code)
+    name = type(from_sqlite(error, "here")).__name__
+    with commits(tmp_path) as (group, opening):
+        assert done(group, writes(appending("a", 0, b"1"))) == [1]
+        got = done(group, writes(appending("a", 1, b"2")), writes(raises(error)), writes(appending("a", 2, b"3")))
+        assert got == ([2, name, 3] if alone else [name] * 3)
+        position = 3 if alone else 1
+        assert done(group, reads(head_of("a"))) == [Head(position, 0)]
+        assert opening.count == 1 + broken
+        # One that is alone, and one that only reads.
+        assert done(group, writes(raises(error))) == [name]
+        assert done(group, reads(lambda store: raises(error)(MemoryStore(lambda: 0.0)))) == [name]
+        assert done(group, reads(head_of("a")), reads(lambda store: store.get(SCOPE, "k"))) == [Head(position, 0), None]
+        assert opening.count == 1 + 3 * broken
+
+
+@pytest.mark.anyio
+async def test_a_file_that_cannot_be_opened_or_written_fails_all_jobs_of_a_group(tmp_path: Path) -> None:
+    refused = StoreUnavailable("gone", where="here", reason="moved", hint="put it back")
+    with commits(tmp_path) as (group, opening):
+        opening.fails = refused
+        assert done(group, writes(head_of("a")), reads(head_of("a"))) == ["StoreUnavailable"] * 2
+        opening.fails = None
+        assert done(group, writes(appending("a", 0, b"1")), writes(appending("a", 1, b"2"))) == [1, 2]
+        opening.process.store._hold.let_go()
+        opening.process.store._execute("PRAGMA journal_mode = DELETE")
+        job = writes(appending("a", 2, b"3"))
+        assert done(group, reads(head_of("a")), job, writes(head_of("a"))) == [
+            Head(2, 0),
+            "StoreUnavailable",
+            "StoreUnavailable",
+        ]
+        assert "journal mode" in str(job.error)
+        # The connection that was refused is not used again.
+        assert opening.count == 1
+        assert done(group, writes(appending("a", 2, b"3"))) == [3]
+        assert opening.count == 2
+        (tmp_path / "runs.db").rename(tmp_path / "elsewhere.db")
+        assert done(group, writes(head_of("a")), writes(head_of("a"))) == ["StoreUnavailable"] * 2
