@@ -21,7 +21,7 @@ NoeticError
 │   ├── StepFailed              the body of a step raised; error_type and error_message say what
 │   ├── StepTimeout             a step ran longer than its timeout (also a TimeoutError)
 │   ├── ParallelFailed          a path of a parallel section failed: succeeded, failed
-│   ├── RouteError              a branch got an unknown key, or something that is no step
+│   ├── RouteError              a branch got an unknown key, or something that is not a step
 │   ├── HandoffLimit            a chain of handoffs reached max_handoffs
 │   ├── LoopLimit               a loop reached max_iterations
 │   ├── NoOutput                a model round that holds tool calls only was asked for a value
@@ -780,7 +780,7 @@ class UnknownTool(ToolError):
 
 
 class ToolArgumentsInvalid(ToolError):
-    """The arguments are no JSON object, or do not fit the tool's parameters."""
+    """The arguments are not a JSON object, or do not fit the tool's parameters."""
 
 
 class ToolFailed(ToolError):

@@ -83,7 +83,7 @@ class ModelRegistry:
             factory: Gets the part of the name behind the colon, and makes the model; called once a name.
 
         Raises:
-            PluginError: The prefix is taken, or is none.
+            PluginError: The prefix is taken, or is not valid.
         """
         if not _is_prefix(prefix):
             raise PluginError(
@@ -181,7 +181,7 @@ class BackendRegistry:
             factory: Gets the part of the text behind the colon, and makes the backend.
 
         Raises:
-            PluginError: The scheme is taken, or is none.
+            PluginError: The scheme is taken, or is not valid.
         """
         if not _is_prefix(scheme):
             raise PluginError(
@@ -233,7 +233,7 @@ class LayerRegistry:
             cls: A class below [`MemoryLayer`][noetic_py.MemoryLayer].
 
         Raises:
-            PluginError: The name is taken, or is none; or the class is no layer.
+            PluginError: The name is taken, or is not valid; or the class is not a layer.
         """
         from noetic_py.memory.layer import MemoryLayer
 
@@ -305,7 +305,7 @@ class ServiceRegistry:
         """Register what is found as `ctx.services[kind]` where none was given nearer to the run.
 
         Raises:
-            PluginError: `kind` is no type, the service is `None`, or another plugin has registered one of that type.
+            PluginError: `kind` is not a type, the service is `None`, or another plugin has registered one of that type.
         """
         given: object = kind
         if not isinstance(given, type) or service is None:
@@ -336,7 +336,7 @@ class HookRegistry:
         """Register a hook, made by one of `noetic_py.context.hooks`.
 
         Raises:
-            PluginError: It is none, or there is one of its event and name.
+            PluginError: It is not valid, or there is one of its event and name.
         """
         from noetic_py.context.hooks import read_hooks
 
@@ -371,7 +371,7 @@ class TransformRegistry:
         """Register a transform.
 
         Raises:
-            PluginError: It is none, or its name is taken.
+            PluginError: It is not valid, or its name is taken.
         """
         from noetic_py.journal.signing import TransformChain
 
@@ -395,7 +395,7 @@ class TransformRegistry:
             first: The transforms of a harness. One of them takes the place of a plugin's of the same name.
 
         Raises:
-            ConfigError: A transform is none, or two have one name; code `"record-transforms"`.
+            ConfigError: A transform is not valid, or two have one name; code `"record-transforms"`.
         """
         if not first and not self._known:
             return backend
@@ -431,7 +431,7 @@ class PluginRegistry:
         """Serve the models whose names begin with `prefix` and a colon; as `register_models` does.
 
         Raises:
-            PluginError: The prefix is taken, or is none.
+            PluginError: The prefix is taken, or is not valid.
         """
         registry_of(self._plugins.models, self.plugin).provider(prefix, factory)
 
@@ -447,7 +447,7 @@ class PluginRegistry:
         """Serve the texts that begin with `scheme` and a colon; as `register_checkpoint_backends` does.
 
         Raises:
-            PluginError: The scheme is taken, or is none.
+            PluginError: The scheme is taken, or is not valid.
         """
         registry_of(self._plugins.backends, self.plugin).checkpoint_backend(scheme, factory)
 
@@ -455,7 +455,7 @@ class PluginRegistry:
         """Declare a layer; as `register_memory_layers` does.
 
         Raises:
-            PluginError: The name is taken, or is none; or the class is no layer.
+            PluginError: The name is taken, or is not valid; or the class is not a layer.
         """
         registry_of(self._plugins.layers, self.plugin).memory_layer(name, cls)
 
@@ -463,7 +463,7 @@ class PluginRegistry:
         """Register what is found as `ctx.services[kind]`; as `register_services` does.
 
         Raises:
-            PluginError: `kind` is no type, the service is `None`, or another plugin has registered one of that type.
+            PluginError: `kind` is not a type, the service is `None`, or another plugin has registered one of that type.
         """
         registry_of(self._plugins.services, self.plugin).service(kind, service)
 
@@ -471,7 +471,7 @@ class PluginRegistry:
         """Register a transform; as `register_record_transforms` does.
 
         Raises:
-            PluginError: It is none, or its name is taken.
+            PluginError: It is not valid, or its name is taken.
         """
         registry_of(self._plugins.transforms, self.plugin).record_transform(transform)
 
@@ -479,7 +479,7 @@ class PluginRegistry:
         """Register a hook; as `register_hooks` does.
 
         Raises:
-            PluginError: It is none, or there is one of its event and name.
+            PluginError: It is not valid, or there is one of its event and name.
         """
         registry_of(self._plugins.hooks, self.plugin).hook(hook)
 
@@ -549,7 +549,7 @@ class Plugins:
             transforms: The record transforms of the harness; those of plugins follow.
 
         Raises:
-            ConfigError: It is neither, code `"checkpoints"`; or a transform is none, code `"record-transforms"`.
+            ConfigError: It is neither, code `"checkpoints"`; or a transform is not valid, code `"record-transforms"`.
         """
         if checkpoints is None:
             return None
@@ -608,7 +608,7 @@ def load_plugins(allowed: Iterable[object] | None = None, *, runtime: Runtime = 
     Raises:
         PluginError: A name is not installed, twice there, fails to load, or registers what is taken; or a plugin has no
             hook, or one of another form.
-        ConfigError: `allowed` is no list of names and plugins; code `"plugins"`.
+        ConfigError: `allowed` is not a list of names and plugins; code `"plugins"`.
     """
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(Hooks)

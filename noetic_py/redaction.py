@@ -131,7 +131,7 @@ def _forms(value: str) -> tuple[str, ...]:
 
 def _bytes_of(text: str) -> bytes:
     try:
-        # Bytes that are no UTF-8 are held as a text in which surrogates stand for them.
+        # Bytes that are not UTF-8 are held as a text in which surrogates stand for them.
         return text.encode(errors="surrogateescape")
     except UnicodeEncodeError:
         return text.encode(errors="surrogatepass")

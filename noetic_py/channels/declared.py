@@ -111,7 +111,7 @@ class Channel(Generic[T]):
 
             try:
                 with warnings.catch_warnings():
-                    # What is no type at all would be let through with a warning, whatever is sent.
+                    # What is not a type at all would be let through with a warning, whatever is sent.
                     warnings.simplefilter("error", ArbitraryTypeWarning)
                     try:
                         self._adapter = TypeAdapter(self.schema, config=ConfigDict(arbitrary_types_allowed=True))

@@ -541,7 +541,7 @@ class Board:
         """A channel of the run; made when it is first asked for.
 
         Raises:
-            ConfigError: It is no channel, or one that differs from another of that name; code `"channel"`.
+            ConfigError: It is not a channel, or one that differs from another of that name; code `"channel"`.
             LimitExceeded: The run has too many of them.
         """
         if not is_channel(channel):

@@ -224,7 +224,7 @@ class WorkerPool(Generic[U]):
         return outcomes
 
     async def close(self) -> None:
-        """Finish what was handed over, close all workers and end the threads; a second time is no error."""
+        """Finish what was handed over, close all workers and end the threads; a second time is not an error."""
         if os.getpid() != self._process:
             return
         job = Job(_nothing, write=True)
@@ -490,7 +490,7 @@ class StoreBackend(ABC, Generic[S]):
 
     @abstractmethod
     async def close(self) -> None:
-        """Finish what was begun, give all leases back, and free what it holds; a second time is no error."""
+        """Finish what was begun, give all leases back, and free what it holds; a second time is not an error."""
 
     async def __aenter__(self) -> Self:
         try:
@@ -574,7 +574,7 @@ class StoreBackend(ABC, Generic[S]):
 
         Raises:
             RunNotFound: There is no such run.
-            CorruptRecord: What is stored is not what was written.
+            CorruptRecord: The stored value is not what was written.
         """
         check_id(run_id)
         check_page(after, limit)
@@ -605,7 +605,7 @@ class StoreBackend(ABC, Generic[S]):
 
         Raises:
             RunNotFound: There is no such run.
-            PositionConflict: `at` is no transaction's end, or the new run exists.
+            PositionConflict: `at` is not a transaction's end, or the new run exists.
         """
         check_id(run_id)
         check_id(new_run_id, "new_run_id")
@@ -672,7 +672,7 @@ class StoreBackend(ABC, Generic[S]):
         return await self._do(lambda store: store.renew(lease, ttl))
 
     async def release(self, lease: Lease) -> None:
-        """Give a lease back; one that is not held any more is no error."""
+        """Give a lease back; one that is not held any more is not an error."""
         await self._do(lambda store: store.release([lease]), write=True)
 
     # -- scoped values
@@ -729,7 +729,7 @@ class ThreadedBackend(StoreBackend[S]):
         weakref.finalize(self, pool.abandon)
 
     async def close(self) -> None:
-        """Finish what was begun, give all leases back, and free what it holds; a second time is no error."""
+        """Finish what was begun, give all leases back, and free what it holds; a second time is not an error."""
         await self._pool.close()
 
     async def _open(self) -> None:

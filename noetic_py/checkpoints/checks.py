@@ -203,10 +203,10 @@ def _is_text(value: object, longest: int) -> bool:
 
 
 def check_id(value: object, name: str = "run_id", *, longest: int = MAX_ID) -> None:
-    """Refuse a text that is no id. What is an id is kept as it is: nothing is normalised, folded or stripped.
+    """Refuse a text that is not an id. What is an id is kept as it is: nothing is normalised, folded or stripped.
 
     Raises:
-        InvalidId: It is no text, empty, too long, or holds control characters or a lone surrogate.
+        InvalidId: It is not text, empty, too long, or holds control characters or a lone surrogate.
     """
     if not _is_text(value, longest):
         raise InvalidId(
@@ -216,7 +216,7 @@ def check_id(value: object, name: str = "run_id", *, longest: int = MAX_ID) -> N
 
 
 def check_key(value: object) -> None:
-    """Refuse what is no key.
+    """Refuse an invalid key.
 
     Raises:
         InvalidId: As of `check_id`.
@@ -225,10 +225,10 @@ def check_key(value: object) -> None:
 
 
 def check_scope(scope: Sequence[str]) -> None:
-    """Refuse what is no scope: a tuple of 1 to 16 ids.
+    """Refuse an invalid scope: a tuple of 1 to 16 ids.
 
     Raises:
-        InvalidId: As of `check_id`, or it is no such tuple.
+        InvalidId: As of `check_id`, or it is not such a tuple.
     """
     if not isinstance(scope, tuple) or not 0 < len(scope) <= MAX_SCOPE:
         raise InvalidId(f"scope is not a tuple of 1 to {MAX_SCOPE} texts", hint='("user", user_id, "layer", layer_id)')
@@ -258,7 +258,7 @@ def check_append(
 
     Raises:
         LimitExceeded: It is too large.
-        InvalidId: The status, a kind or a frame of a path is no text that can be stored.
+        InvalidId: The status, a kind or a frame of a path is not text that can be stored.
         CodecError: A record is a reference and has no payload.
     """
     size = 0
@@ -284,7 +284,7 @@ def check_append(
 
 
 def check_settings(*, blob_threshold: int, max_bytes: int, limit: int, code: str, busy_timeout: float = 0.0) -> None:
-    """Refuse settings of a backend that are none.
+    """Refuse invalid settings of a backend.
 
     Args:
         blob_threshold: From which size on payloads are stored apart.
@@ -316,7 +316,7 @@ def check_value(value: bytes, *, largest: int = MAX_BYTES) -> None:
 
 
 def check_page(after: int | None, limit: int) -> None:
-    """Refuse a page that is none.
+    """Refuse an invalid page.
 
     Raises:
         ConfigError: `after` is negative, or `limit` is below 1; code `"page"`.

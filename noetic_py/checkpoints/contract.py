@@ -50,7 +50,7 @@ class CheckpointBackend(Protocol):
         ...
 
     async def close(self) -> None:
-        """Finish what was begun, give all leases back, and free what it holds; a second time is no error.
+        """Finish what was begun, give all leases back, and free what it holds; a second time is not an error.
 
         Everything else raises [`StoreUnavailable`][noetic_py.errors.StoreUnavailable] afterwards, reason `"closed"`.
         """
@@ -113,7 +113,7 @@ class CheckpointBackend(Protocol):
 
         Raises:
             RunNotFound: There is no such run.
-            CorruptRecord: What is stored is not what was written.
+            CorruptRecord: The stored value is not what was written.
         """
         ...
 
@@ -144,7 +144,7 @@ class CheckpointBackend(Protocol):
 
         Raises:
             RunNotFound: There is no such run.
-            PositionConflict: `at` is no transaction's end, or the new run exists.
+            PositionConflict: `at` is not a transaction's end, or the new run exists.
         """
         ...
 
@@ -199,7 +199,7 @@ class CheckpointBackend(Protocol):
         ...
 
     async def release(self, lease: Lease) -> None:
-        """Give a lease back; one that is not held any more is no error."""
+        """Give a lease back; one that is not held any more is not an error."""
         ...
 
     # -- scoped values

@@ -277,7 +277,7 @@ class InMemoryBackend(StoreBackend[MemoryStore]):
         return {"backend": "memory", "why": "nothing is kept longer than the backend"}
 
     async def close(self) -> None:
-        """Forget everything; a second time is no error."""
+        """Forget everything; a second time is not an error."""
         await checkpoint()
         self._closed = True
         self._store = MemoryStore(self._runtime.monotonic)

@@ -320,7 +320,7 @@ class ServerBackend(ThreadedBackend[B]):
         return await super()._acquire(work)
 
     async def release(self, lease: Lease) -> None:
-        """Give a lease back; one that is not held any more is no error."""
+        """Give a lease back; one that is not held any more is not an error."""
         self._leases.discard(lease)
         await super().release(lease)
 

@@ -89,7 +89,7 @@ class SignedBackend(DelegatingBackend):
         transforms: The transforms, in the order in which they are applied.
 
     Raises:
-        ConfigError: A transform is none, or two have one name; code `"record-transforms"`.
+        ConfigError: A transform is not valid, or two have one name; code `"record-transforms"`.
     """
 
     def __init__(self, inner: CheckpointBackend, transforms: Sequence[RecordTransform]) -> None:
@@ -426,7 +426,7 @@ class SignedBackend(DelegatingBackend):
 
         Raises:
             RunNotFound: There is no such run.
-            PositionConflict: `at` is no transaction's end, or the new run exists.
+            PositionConflict: `at` is not a transaction's end, or the new run exists.
             RecordRefused: A record up to there is not what was written.
         """
         check_id(run_id)

@@ -30,7 +30,7 @@ def backend_from(spec: str, *, runtime: Runtime = SYSTEM) -> CheckpointBackend:
         runtime: The clock that the backend gets.
 
     Raises:
-        ConfigError: No backend has that name, or its path is none; codes `"checkpoints"`, `"sqlite-path"` and
+        ConfigError: No backend has that name, or its path is not valid; codes `"checkpoints"`, `"sqlite-path"` and
             `"files-path"`.
     """
     scheme, colon, rest = spec.partition(":")

@@ -141,7 +141,7 @@ def _arguments(text: str | None) -> dict[str, Any] | None:
     """The changed arguments.
 
     Raises:
-        ConfigError: They are no JSON object; code `"answer"`.
+        ConfigError: They are not a JSON object; code `"answer"`.
     """
     found = None if text is None else _json_or_text(text)
     if found is None or is_dict(found):

@@ -49,7 +49,7 @@ Trace = Annotated[bool, typer.Option("--traceback", help="Print Python traceback
 def run_command_line() -> int:
     """Run the command the process was started with, and return the exit code."""
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a character is no reason to lose the result.
+        # A terminal that cannot show a character is not a reason to lose the result.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:

@@ -70,7 +70,7 @@ def jsonable(value: object) -> Any:
     try:
         return to_jsonable_python(value, fallback=_outline, inf_nan_mode="strings")
     except (ValueError, TypeError, RecursionError):
-        # Bytes that are no text, or a value that holds itself: it can only be named.
+        # Bytes that are not text, or a value that holds itself: it can only be named.
         return repr(value)
 
 

@@ -133,7 +133,7 @@ def _text(step: AnyStep, argument: str | None) -> str | None:
     if argument is None:
         if sys.stdin is None or sys.stdin.isatty():
             return None
-        # Nothing at all is no input: so it is where a scheduler starts the command.
+        # Nothing at all is not an input: so it is where a scheduler starts the command.
         return _decode(sys.stdin.buffer.read(), "standard input") or None
     if argument == "-":
         if sys.stdin is None:
@@ -278,7 +278,7 @@ def read_age(text: str) -> timedelta:
     """A span of time such as `30d`, `12h` or `90s`.
 
     Raises:
-        ConfigError: It is none; code `"age"`.
+        ConfigError: It is not valid; code `"age"`.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
     if found is not None:

@@ -189,7 +189,7 @@ class ProgressState:
         if event.usage is not None:
             self.usage += event.usage
         if event.cost is None:
-            # A call that failed before it used anything has no cost, and is no unpriced one either.
+            # A call that failed before it used anything has no cost, and is not an unpriced one either.
             self.unpriced = self.unpriced or isinstance(event, ModelFinished) or event.usage is not None
         else:
             self.cost += event.cost

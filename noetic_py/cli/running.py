@@ -171,7 +171,7 @@ def perform(
         print_error(found, None if job is None else job.file.path, trace=view.trace, besides=else_)
         if job is None and isinstance(found, StoreUnavailable):
             return code_of(found)
-        # What cannot be stored, and is no step's, is the input.
+        # What cannot be stored, and is not a step's, is the input.
         return USAGE if job is None or isinstance(found, CodecError) else code_of(found)
 
 

@@ -99,7 +99,7 @@ class ArtifactStore(Protocol):
             name: Its name.
             data: The bytes.
             media_type: What they are.
-            key: Saving again with the same key takes the place of what was saved with it, and is no new version: for
+            key: Saving again with the same key takes the place of what was saved with it, and is not a new version: for
                 what may be done twice because its process has died.
         """
         ...
@@ -179,7 +179,7 @@ class StoredArtifacts:
     max_versions: int = 1000
 
     def __attrs_post_init__(self) -> None:
-        """Refuse limits that are none."""
+        """Refuse invalid limits."""
         if not 0 < self.max_bytes <= MAX_BYTES or self.max_versions < 1:
             raise ConfigError(
                 f"max_bytes={self.max_bytes!r}, max_versions={self.max_versions!r} are out of range",
@@ -200,8 +200,8 @@ class StoredArtifacts:
         """Save a new version, and return its number; see [`ArtifactStore`][noetic_py.context.artifacts.ArtifactStore].
 
         Raises:
-            InvalidId: The name, the owner or the media type is no text that can be kept.
-            ConfigError: The data are no bytes; code `"artifact"`.
+            InvalidId: The name, the owner or the media type is not text that can be kept.
+            ConfigError: The data are not bytes; code `"artifact"`.
             LimitExceeded: They are too many, or there are too many versions.
         """
         backend, scope = self._home(), _scope_of(owner)
@@ -226,7 +226,7 @@ class StoredArtifacts:
         """A version, the newest one when left out; `None` when there is none.
 
         Raises:
-            CodecError: What is stored is no index of versions.
+            CodecError: The stored value is not an index of versions.
         """
         backend, scope = self._home(), _scope_of(owner)
         found = (await self._read(backend, scope, name))[0].find(version)
@@ -247,7 +247,7 @@ class StoredArtifacts:
         """The versions that there are, the oldest first.
 
         Raises:
-            CodecError: What is stored is no index of versions.
+            CodecError: The stored value is not an index of versions.
         """
         index, _ = await self._read(self._home(), _scope_of(owner), name)
         return [each.number for each in index.versions]
@@ -258,7 +258,7 @@ class StoredArtifacts:
         The numbers of versions that were forgotten are not used again while there are others of the name.
 
         Raises:
-            CodecError: What is stored is no index of versions.
+            CodecError: The stored value is not an index of versions.
         """
         backend, scope = self._home(), _scope_of(owner)
         while True:

@@ -701,7 +701,7 @@ class Context(Generic[M_co, S_co]):
         """A context outside of any run that goes on where `snapshot` was taken, its layers too.
 
         Raises:
-            CodecError: The data are no snapshot, or the state in them is no `state_type`.
+            CodecError: The data are not a snapshot, or the state in them is not a `state_type`.
             ForgedEvent: They hold an item that only a run makes, such as a call without its output.
         """
         kept = unpack(data, state_type)

@@ -102,7 +102,7 @@ class DetachedRun(Generic[O_co]):
 
         Raises:
             StepTimeout: It has not ended in time.
-            ConfigError: `timeout` is no number of seconds; code `"detached"`.
+            ConfigError: `timeout` is not a number of seconds; code `"detached"`.
         """
         if timeout is not None and not _is_seconds(timeout):
             raise ConfigError(

@@ -321,7 +321,7 @@ class HookKind(Generic[Given, R]):
             tags: Call it only for steps and tools that share one of these.
 
         Raises:
-            ConfigError: It is no async function of as many values as the event has; code `"hook"`.
+            ConfigError: It is not an async function of as many values as the event has; code `"hook"`.
         """
         make = partial(_make, self, name=name, tags=tags)
         return HookDecorator[Given, R](make) if fn is None else make(fn)
@@ -405,7 +405,7 @@ def read_tags(given: Any, *, code: str) -> frozenset[str]:
     """Tags as they are kept; one text is one tag.
 
     Raises:
-        ConfigError: They are no texts.
+        ConfigError: They are not texts.
     """
     try:
         tags: frozenset[Any] = frozenset((given,) if isinstance(given, str) else given)
@@ -420,7 +420,7 @@ def read_hooks(given: Any, where: str) -> tuple[AnyHook, ...]:
     """Hooks as they are kept.
 
     Raises:
-        ConfigError: One is no hook, or two of one event have one name; code `"hook"`.
+        ConfigError: One is not a hook, or two of one event have one name; code `"hook"`.
     """
     try:
         everything: tuple[object, ...] = tuple(given)

@@ -86,7 +86,7 @@ class SessionKey:
         app: Of which application, where several share a backend.
 
     Raises:
-        InvalidId: A part is no printable text of at most 256 characters, or `session` is empty.
+        InvalidId: A part is not a printable text of at most 256 characters, or `session` is empty.
     """
 
     user: str | None = field(converter=_or_none)
@@ -94,7 +94,7 @@ class SessionKey:
     app: str | None = field(default=None, kw_only=True, converter=_or_none)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what is no id."""
+        """Refuse an invalid id."""
         for name in ("user", "session", "app"):
             if (part := getattr(self, name)) not in (None, ""):
                 check_callers_id(part, name)
@@ -128,7 +128,7 @@ class Ask(Generic[T]):
         expires: Seconds until it can be answered no more; `None` for any time.
 
     Raises:
-        ConfigError: The prompt is no text, the type has no JSON schema, or `expires` is no time; code `"ask"`.
+        ConfigError: The prompt is not text, the type has no JSON schema, or `expires` is not a time; code `"ask"`.
     """
 
     prompt: str
@@ -166,10 +166,10 @@ class Ask(Generic[T]):
 
 
 def check_expires(expires: object) -> None:
-    """Refuse what is no time to wait.
+    """Refuse an invalid time to wait.
 
     Raises:
-        ConfigError: It is no number of seconds above zero; code `"ask"`.
+        ConfigError: It is not a number of seconds above zero; code `"ask"`.
     """
     if expires is None:
         return
@@ -266,7 +266,7 @@ class PendingRequest:
             by: The name of the person who answers; recorded.
 
         Raises:
-            AnswerInvalid: It is no approval that is waited for, or the arguments are no mapping or have no JSON form.
+            AnswerInvalid: The request is not for an approval, or the arguments are not a mapping or have no JSON form.
         """
         if not self.is_approval:
             raise AnswerInvalid(f"a {self.kind} cannot be approved", hint="give it a value: pending.answer(value)")

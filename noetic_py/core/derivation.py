@@ -142,7 +142,7 @@ def read_memory(tree: object) -> ContextMemory:
     """A context's memory from JSON.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not valid.
     """
     if is_dict(tree) and tree.keys() == {"owner", "source", "states"} and is_dict(tree["states"]):
         owner, source, states = tree["owner"], tree["source"], tree["states"]

@@ -423,7 +423,7 @@ class FunctionCallOutput(ItemBase):
 
     @property
     def text(self) -> str:
-        """The output's text; parts that are no text are left out."""
+        """The output's text; parts that are not text are left out."""
         return self.output if isinstance(self.output, str) else _join(self.output)
 
     @property
@@ -496,7 +496,7 @@ class Opaque(ItemBase):
         status: How far the item has come.
 
     Raises:
-        ValueError: `raw` is no JSON object with a `type`.
+        ValueError: `raw` is not a JSON object with a `type`.
     """
 
     raw: bytes
@@ -635,7 +635,7 @@ def extension_item(name: str, /) -> Callable[[type[ExtT]], type[ExtT]]:
         name: The type's name on the wire, a prefix and a name with a colon between: `"acme:note"`.
 
     Raises:
-        ConfigError: The name has no such form or is taken, the class is no subclass of `Extension`, or its
+        ConfigError: The name has no such form or is taken, the class is not a subclass of `Extension`, or its
             `schema_version` is not a version.
     """
     if name in BUILTIN_TYPES:

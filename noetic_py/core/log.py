@@ -254,7 +254,7 @@ class ItemView(Sequence[Item]):
         """The items from position `mark` on; costs what it returns.
 
         Raises:
-            ValueError: `mark` is no position of this log.
+            ValueError: `mark` is not a position of this log.
         """
         length = len(self)
         if not 0 <= mark <= length:
@@ -348,7 +348,7 @@ class ItemLog(ItemView):
         DuplicateCall: Two calls have the same `call_id`.
         UnpairedOutput: An output has no open call in front of it.
         LimitExceeded: There are more than `max_items`.
-        TypeError: Something is no item.
+        TypeError: Something is not an item.
     """
 
     # `_tail` is the own segment's list and `_room` how long it may get, `_shared` how much of it other views may see,
@@ -405,7 +405,7 @@ class ItemLog(ItemView):
             DuplicateCall: The log already holds a call with this `call_id`.
             UnpairedOutput: No call with this `call_id` waits for its output.
             LimitExceeded: The log is full.
-            TypeError: This is no item.
+            TypeError: This is not an item.
         """
         tail = self._tail
         if len(tail) >= self._room:
@@ -426,7 +426,7 @@ class ItemLog(ItemView):
             DuplicateCall: The log already holds a call with this `call_id`.
             UnpairedOutput: No call with this `call_id` waits for its output.
             LimitExceeded: There is no room for all of them.
-            TypeError: Something is no item.
+            TypeError: Something is not an item.
         """
         added = tuple(items)
         mark = len(self)
@@ -448,7 +448,7 @@ class ItemLog(ItemView):
             DuplicateCall: The log already holds a call with this `call_id`.
             UnpairedOutput: No call with this `call_id` waits for its output.
             LimitExceeded: There is no room for all of them.
-            TypeError: Something is no item.
+            TypeError: Something is not an item.
         """
         added, mark, own = tuple(items), len(self), self.origin
         start = 0
@@ -506,7 +506,7 @@ class ItemLog(ItemView):
         """Go back to an earlier position; forks and frozen views keep what they saw.
 
         Raises:
-            ValueError: `mark` is no position of this log.
+            ValueError: `mark` is not a position of this log.
         """
         dropped = self.since(mark)
         if not dropped:

@@ -103,7 +103,7 @@ class ReadProgress:
         """The progress of another step of the run, by its path.
 
         Raises:
-            ConfigError: That is no path; code `"progress-path"`.
+            ConfigError: That is not a path; code `"progress-path"`.
         """
         return ReadProgress(self._keeper, _checked(path))
 
@@ -122,7 +122,7 @@ class Progress(ReadProgress):
     ```
 
     One map, by the paths of steps, is shared by all steps and tools of a run: what one has set, the others see at once.
-    It is no part of the state: it is neither copied for a parallel path nor taken back when a body does not finish.
+    It is not part of the state: it is neither copied for a parallel path nor taken back when a body does not finish.
 
     In a run that is kept, what was set goes into the journal with the next commit of any step. A step that was
     in flight when the process died, or that the run was stopped in, begins again and finds it. A retry forgets what is
@@ -138,7 +138,7 @@ class Progress(ReadProgress):
         place.
 
         Raises:
-            CodecError: The value is no JSON.
+            CodecError: The value is not JSON.
             LimitExceeded: The run is kept and the value is longer than 1 MiB as JSON; it is nested too deep; or too
                 many steps of the run have left something.
             NoContextError: The context belongs to no run.
@@ -180,7 +180,7 @@ class Progress(ReadProgress):
         """The progress of another step of the run, by its path: `ctx.progress.at(ctx.path[:-1])` is the step's around.
 
         Raises:
-            ConfigError: That is no path; code `"progress-path"`.
+            ConfigError: That is not a path; code `"progress-path"`.
         """
         return Progress(self._keeper, _checked(path))
 

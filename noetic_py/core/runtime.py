@@ -142,7 +142,7 @@ class Trace:
         """The place that a `traceparent` header of HTTP names.
 
         Raises:
-            InvalidId: It is no such header.
+            InvalidId: It is not such a header.
         """
         found = _HEADER.fullmatch(header.strip())
         if found is None or found[1] == "ff" or (found[1] == "00" and found[5]):

@@ -264,7 +264,7 @@ def _as_json(value: object) -> Iterator[str]:
 
 
 def _parts_of(value: object) -> Iterable[object]:
-    """What a value is made of: of a mapping its values and what is no name of one, of an object its fields."""
+    """What a value is made of: of a mapping its values and what is not a name of one, of an object its fields."""
     if is_mapping(value):
         return [*value.values(), *(key for key in value if not isinstance(key, str) or not _NAME.fullmatch(key))]
     if isinstance(value, BaseException):

@@ -50,7 +50,7 @@ class Key(Generic[T]):
         kind: The class of the value.
 
     Raises:
-        ConfigError: The name is no text, or the type no class; code `"attribute"`.
+        ConfigError: The name is not text, or the type is not a class; code `"attribute"`.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Attributes:
         given: What it holds at first; a text, a [`Key`][noetic_py.Key] or a class each.
 
     Raises:
-        ConfigError: A key is none, or a value is not of its key's class; code `"attribute"`.
+        ConfigError: A key is not valid, or a value is not of its key's class; code `"attribute"`.
     """
 
     __slots__ = ("_named", "_typed")

@@ -112,7 +112,7 @@ class TextCounter(ABC):
     def count_item(self, item: Item, /) -> TokenCount:
         """The tokens an item takes in a request, with what frames it.
 
-        What is no text is estimated, and the count says so: images, files, encrypted reasoning, opaque items and
+        What is not text is estimated, and the count says so: images, files, encrypted reasoning, opaque items and
         extensions, whose form on the wire is the provider's business.
         """
         known = self._known.get(id(item))

@@ -70,7 +70,7 @@ Version: TypeAlias = int | str
 
 
 def version_order(version: object) -> tuple[int, ...] | None:
-    """A version as the numbers that it is compared by, `None` where it is no version: 2, `"2"` and `"2.0"` are one."""
+    """A version as comparable numbers, `None` if it is not a version: 2, `"2"` and `"2.0"` are equal."""
     text = str(version) if isinstance(version, (int, str)) and not isinstance(version, bool) else ""
     parts = text.split(".")
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):

@@ -55,7 +55,7 @@ def copy_value(value: object) -> Any:
     try:
         return _copied(value, kind, _itself)
     except RecursionError:
-        # It holds itself, so it is no tree; or it is deeper than Python calls functions.
+        # It holds itself, so it is not a tree; or it is deeper than Python calls functions.
         try:
             return copy.deepcopy(value)
         except Exception as error:
@@ -74,7 +74,7 @@ def copy_private(value: object) -> Any:
     """
     try:
         return _copied(value, class_of(value), copy_state)
-    except Exception:  # noqa: BLE001 # it is no tree, or one of its classes refuses: this says what is wrong
+    except Exception:  # noqa: BLE001 # it is not a tree, or one of its classes refuses: this says what is wrong
         return copy_state(value)
 
 

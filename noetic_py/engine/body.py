@@ -227,7 +227,7 @@ NO_VALUES = (Handoff, CoroutineType)
 
 
 def refuse(frame: Frame, output: Any) -> None:
-    """Raise when a body has returned what is no value, or has left a call behind that nothing has awaited.
+    """Raise when a body has returned what is not a value, or has left a call behind that nothing has awaited.
 
     Raises:
         NotAwaited: It has.

@@ -381,7 +381,7 @@ def external_handle(run: Run, channel: AnyChannel) -> ChannelHandle[Any]:
     """A handle of a run's channel for code outside of it.
 
     Raises:
-        ConfigError: It is no channel, or not an external one; code `"channel"`.
+        ConfigError: It is not a channel, or not an external one; code `"channel"`.
         WrongThread: This is not the run's thread, nor a sync tool's.
     """
     return run.in_its_thread(partial(_open, run, channel))

@@ -287,7 +287,7 @@ async def _logged(body: Body, value: object, frame: Frame) -> object:
 
 
 def _check_end(frame: Frame, output: object) -> None:
-    """A body has come to its end: refuse what is no value, calls left behind, and memory that was only to be read."""
+    """After a body: refuse an output that is not a value, calls without `await`, and changes of read-only memory."""
     if frame.busy is not None:
         # A task that begins to run while its body's own code is still running, as eager tasks do, may call steps.
         raise _concurrent(frame, frame.busy, "and had not ended when the body did")

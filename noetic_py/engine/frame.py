@@ -326,7 +326,7 @@ def frame_of(ctx: AnyContext) -> Frame:
     """The frame that a context is.
 
     Raises:
-        ConfigError: It is none; code `"not-running"`, or `"derived"` when it was derived from one.
+        ConfigError: It is not valid; code `"not-running"`, or `"derived"` when it was derived from one.
     """
     if isinstance(ctx, Frame):
         return ctx
@@ -393,7 +393,7 @@ def recorded_cut(frame: Frame, name: str) -> Any:
 
 
 async def waited(frame: object, name: str, wait: Callable[[], Awaitable[T]]) -> T:
-    """Wait in a body for what is no step; what cuts the wait off is decided as it is for a call of a step.
+    """Wait in a body for what is not a step; what cuts the wait off is decided as it is for a call of a step.
 
     Args:
         frame: The body that waits, if a body does.
@@ -421,7 +421,7 @@ async def waited(frame: object, name: str, wait: Callable[[], Awaitable[T]]) -> 
 
 
 async def cut_again(cut: Any) -> None:
-    """Be cancelled by the scope that has cancelled this call before; by what is no scope when that does it again."""
+    """Be cancelled by the scope that has cancelled this call before; by what is not a scope when that does it again."""
     at, timed = cut[:2]
     for distance, cancel_scope in enumerate(_scopes()):
         if distance == at and timed:

@@ -420,7 +420,7 @@ async def on_model_error(frame: Frame, error: ModelError) -> ModelResponse | Non
         try:
             made, _ = await _call(frame, hook, error)
         except HookFailed as failed:
-            # Raising what it was given is no failure of the hook's.
+            # Raising what it was given is not a failure of the hook's.
             if failed.__cause__ is error:
                 raise error from None
             raise

@@ -145,7 +145,7 @@ class BodySegment:
     items: tuple[Item, ...]
     delta: tuple[Change, ...] = ()
     memory: LayerDeltas = ()
-    # Where in the journal it is; -1 for what is no record's own.
+    # Where in the journal it is; -1 for what is not a record's own.
     position: int = -1
 
 

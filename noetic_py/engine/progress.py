@@ -146,7 +146,7 @@ def _at(paths: Mapping[Path, object], path: Path) -> list[Path]:
 
 
 def _check(value: object, path: Path) -> None:
-    """Refuse what is no JSON, with a backend and without: a flow is not to fail only where it is kept."""
+    """Refuse a value that is not JSON, with a backend and without: a flow is not to fail only where it is kept."""
     check_nesting(value)
     found = _odd(value)
     if found is not None:

@@ -207,7 +207,7 @@ class ProviderCall:
     Args:
         frame: The step that asks.
         spec: What the step says of its model round.
-        model: The model, which is no wrapper.
+        model: The model, which is not a wrapper.
         request: What is asked.
         shown: The conversation as the step shows it, of which a wrapper may have made something else.
     """
@@ -459,7 +459,7 @@ class ProviderCall:
 
 
 class _SubCall(ProviderCall):
-    """A call under a wrapper: the model behind is no part of the run, so that wrappers in it do not count again."""
+    """A call under a wrapper: the model behind is not part of the run, so that wrappers in it do not count again."""
 
     _one_of_several = True
 
@@ -523,7 +523,7 @@ class RunCalls:
         return self.frame.x.run.resources.models(name)
 
     def open(self, model: Model, request: ModelRequest, /) -> AbstractAsyncContextManager[ModelStream]:
-        """A call of a model that is no wrapper."""
+        """A call of a model that is not a wrapper."""
         return _SubCall(self.frame, self.spec, model, request, self.shown)
 
 

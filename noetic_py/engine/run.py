@@ -402,7 +402,7 @@ def _left_unsaid(run: Run, plan: RunPlan, history: int, status: RunStatus) -> Se
     try:
         return unsaid(run, log, input_items(plan.value, ()))
     except NoeticError:
-        # It is no input of a model, and that is why the run has failed.
+        # It is not an input of a model, and that is why the run has failed.
         return ()
 
 

@@ -119,7 +119,7 @@ def value_of(tree: object, flow: AnyStep | None, codec: Codec) -> object:
     """A value that was stored by a process that did not know the flow's type, as one of that type.
 
     Raises:
-        ConfigError: It is none; code `"complete"`.
+        ConfigError: It is not valid; code `"complete"`.
     """
     kind: object = object if flow is None else expected_output(flow)
     try:

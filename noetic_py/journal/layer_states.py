@@ -126,7 +126,7 @@ def changed_tree(tree: Any, given: Sequence[Change], missing: object) -> object:
     """A layer's stored state after changes; `missing` stands for none.
 
     Raises:
-        CodecError: Something was appended to what is no list.
+        CodecError: Something was appended to what is not a list.
     """
     whole = next((change for change in given if change.key == WHOLE), None)
     if whole is None:

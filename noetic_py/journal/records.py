@@ -595,7 +595,7 @@ def load_record(stored: Record, codec: Codec) -> JournalRecord:
     """The record that these bytes are.
 
     Raises:
-        CodecError: They are no record of this version, or a field does not hold what it may hold; the message names it.
+        CodecError: They are not a record of this version, or the value of a field is not valid; the message names it.
         TransformMissing: Only a record transform can read them, which is not here.
     """
     refuse_transformed(stored.payload, stored.path)

@@ -239,7 +239,7 @@ async def read_conversation(
     Raises:
         RunNotFound: There is no such stream.
         CodecError: A record cannot be read.
-        CorruptRecord: What is stored is not what was written.
+        CorruptRecord: The stored value is not what was written.
     """
     found = StoredConversation() if known is None else known
     while upto is None or found.position < upto:

@@ -152,7 +152,7 @@ def unpack(body: bytes, count: int, blob: Callable[[bytes], bytes], *, skip: int
         skip: How many records to leave out at the beginning.
 
     Raises:
-        CorruptRecord: They are no such transaction.
+        CorruptRecord: They are not such a transaction.
     """
     reader = _Reader(body)
     records: list[Record] = []

@@ -25,7 +25,7 @@ from noetic_py.errors import BudgetExceeded, CodecError, ItemSchemaMismatch, Noe
 from noetic_py.journal.fields import Fits, ValueKind, or_none, write_fields
 
 WHOLE = ""
-"""The key of a state that has no fields: a list, a set, a dict whose keys are no names."""
+"""The key of a state that has no fields: a list, a set, a dict whose keys are not names."""
 
 
 def digest_of(data: bytes) -> str:
@@ -212,7 +212,7 @@ def changed_fields(fields: Mapping[str, object], given: Iterable[Change]) -> Map
     """The stored fields of a state after changes.
 
     Raises:
-        CodecError: Something was appended to what is no list.
+        CodecError: Something was appended to what is not a list.
     """
     made = dict(fields)
     for change in given:

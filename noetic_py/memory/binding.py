@@ -227,7 +227,7 @@ class Other(Through):
 class Draft(Through):
     """The state while a function or a hook works on it: a copy, which takes its place when that has succeeded.
 
-    From then on it is no draft any more: code that holds on to the handle reads and writes as any other code does.
+    From then on it is not a draft any more: code that holds on to the handle reads and writes as any other code does.
     """
 
     __slots__ = ("_base", "_over", "_read", "_value", "_written")

@@ -123,7 +123,7 @@ def as_items(layer: str, content: str | Sequence[Item] | None) -> tuple[Item, ..
         content: What the layer gave; a blank text and `None` are nothing.
 
     Raises:
-        TypeError: Something in the content is no item.
+        TypeError: Something in the content is not an item.
     """
     if content is None:
         return ()

@@ -80,7 +80,7 @@ def budget_of(layer: AnyLayer) -> tuple[int, int | None]:
     """The least and the most tokens a layer wants, `None` for what there is.
 
     Raises:
-        ConfigError: Its budget is none; code `"layer-budget"`.
+        ConfigError: Its budget is not valid; code `"layer-budget"`.
     """
     budget: object = layer.budget
     if budget == "auto":

@@ -177,7 +177,7 @@ def function(
         needs_approval: Whether a call of the model waits for a person.
 
     Raises:
-        ConfigError: It is no async function; code `"layer-function"`.
+        ConfigError: It is not an async function; code `"layer-function"`.
     """
     if fn is None:
         return functools.partial(
@@ -214,6 +214,6 @@ def functions_of(layer: type[object]) -> dict[str, LayerFunction]:
             if isinstance(made, LayerFunction):
                 found[name] = made
             elif name in found:
-                # Overridden by something that is no function.
+                # Overridden by something that is not a function.
                 del found[name]
     return found

@@ -204,7 +204,7 @@ def _nothing() -> Any:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False)
 class LayerBase(Generic[LayerStateT]):
-    """What of a layer is no setting: checkers take annotated fields so in the classes below this one, not in this."""
+    """Attributes of a layer that are not settings; type checkers read annotated fields of subclasses as settings."""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)

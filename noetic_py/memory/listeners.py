@@ -69,7 +69,7 @@ class ContextItem(Generic[T_co]):
         id: Its key in a pool.
 
     Raises:
-        StateTypeError: The description or the id is no text.
+        StateTypeError: The description or the id is not a text.
     """
 
     content: T_co
@@ -106,7 +106,7 @@ class ContextItem(Generic[T_co]):
             codec: How the content was stored.
 
         Raises:
-            CodecError: It is no such entry.
+            CodecError: It is not such an entry.
         """
         form: Any = cls
         given: object = data
@@ -281,7 +281,7 @@ class Removed(LayerEvent, Generic[T]):
     """An entry was removed from a pool.
 
     Attributes:
-        layer: The pool, in which it is no more.
+        layer: The pool, which no longer holds it.
         entry: The entry.
     """
 
@@ -413,7 +413,7 @@ class Listeners:
             tags: Tell it of layers only that share one of these.
 
         Raises:
-            ConfigError: It is no async function, or takes neither the event nor its values; code `"layer-listener"`.
+            ConfigError: It is not async, or takes neither the event nor its values; code `"layer-listener"`.
         """
         return Attach(self.append, {"event": event, "name": name, "lock": lock, "tags": tags})
 
@@ -421,7 +421,7 @@ class Listeners:
         """Attach a listener; one that is attached already is not told twice.
 
         Raises:
-            ConfigError: It is no listener; code `"layer-listener"`.
+            ConfigError: It is not a listener; code `"layer-listener"`.
         """
         if not isinstance(listener, Listener):
             raise _refused(listener, "is not a valid listener", "@queue.on(Appended) makes one of an async function")

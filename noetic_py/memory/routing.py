@@ -77,7 +77,7 @@ async def route(memory: Memory, value: object, *, where: tuple[str, ...], given:
 
 
 def unrouted(values: Sequence[object]) -> list[object]:
-    """What the caller sees of a generator's values, each routed as it was yielded: those that are no entries.
+    """What the caller sees of a generator's values, each routed as it was yielded: those that are not entries.
 
     Of a generator that has yielded nothing but entries it is these, as if they had been returned together.
     """
@@ -147,7 +147,7 @@ def inject_layer(memory: Memory, parameter_name: str, kind: type[object], hint: 
         hint: Its annotation, such as `ContextQueue[str]`.
 
     Returns:
-        The layer, or [`MISSING`][noetic_py.tools.MISSING] when the run has none of the class, or when it is no class
+        The layer, or [`MISSING`][noetic_py.tools.MISSING] when the run has none of the class, or when it is not a class
         of a layer.
 
     Raises:

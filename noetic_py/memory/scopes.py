@@ -120,7 +120,7 @@ class LayerStorage:
         """The value of a key as a type, `None` when it has none.
 
         Raises:
-            CodecError: What is stored is no such value.
+            CodecError: The stored value is not such a value.
             StoreUnavailable: The store does not answer.
         """
         return (await self.get_versioned(key, type))[0]
@@ -129,7 +129,7 @@ class LayerStorage:
         """The value of a key, and its version, which is 0 where there is none; for `put(..., expected=...)`.
 
         Raises:
-            CodecError: What is stored is no such value.
+            CodecError: The stored value is not such a value.
         """
         found = await self._backend.get(self._scope, key)
         return (None, 0) if found is None else (self._read(key, found.value, type), found.version)
@@ -167,7 +167,7 @@ class LayerStorage:
             limit: How many at most.
 
         Raises:
-            CodecError: What is stored is no such value.
+            CodecError: The stored value is not such a value.
         """
         page = await self._backend.scan(self._scope, after=after, limit=limit)
         return [(each.key, self._read(each.key, each.value, type)) for each in page]
@@ -183,7 +183,7 @@ class LayerStorage:
         """The value of a key as it is stored: JSON, in which `"$"` marks classes; `None` when it has none.
 
         Raises:
-            CodecError: What is stored is no JSON.
+            CodecError: The stored value is not JSON.
         """
         from noetic_py.core.codec.structure import parse
 

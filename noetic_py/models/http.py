@@ -191,7 +191,7 @@ async def _unpacked(stream: Any, encoding: str, library: Any, most: int | None =
             received += len(chunk)
             for piece in unpacker.pieces(chunk):
                 yield piece
-            # What comes after the end of packed data is no part of the body, and would be kept by zlib.
+            # What comes after the end of packed data is not part of the body, and would be kept by zlib.
             if unpacker.ended or (most is not None and received >= most):
                 break
     except zlib.error as error:
@@ -341,7 +341,7 @@ def check_address(address: str) -> None:
     """Refuse an address that an SDK cannot append its paths to, and would show in its errors and its log.
 
     Raises:
-        ConfigError: It has parameters or a fragment, or a port that is no number; code `"model-address"`. The message
+        ConfigError: It has parameters, a fragment or an invalid port; code `"model-address"`. The message
             shows nothing of it.
     """
     try:

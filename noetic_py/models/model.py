@@ -220,7 +220,7 @@ class Calls(Protocol):
         ...
 
     def open(self, model: Model, request: ModelRequest, /) -> AbstractAsyncContextManager[ModelStream]:
-        """A call of a model that is no wrapper, reserved on entering and settled on leaving.
+        """A call of a model that is not a wrapper, reserved on entering and settled on leaving.
 
         Raises:
             BudgetExceeded: On entering: the call does not fit the budget.

@@ -64,7 +64,7 @@ class ModelWrapper:
         model: The model to ask, or its name, which only a run can resolve.
 
     Raises:
-        ConfigError: It is no model; code `"model-wrapper"`.
+        ConfigError: It is not a model; code `"model-wrapper"`.
     """
 
     def __init__(self, model: Model | str) -> None:
@@ -218,7 +218,7 @@ def checked_count(value: object, name: str, *, code: str, least: int = 1) -> int
     """The whole number.
 
     Raises:
-        ConfigError: It is none, or below `least`.
+        ConfigError: It is not valid, or below `least`.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ConfigError(
@@ -231,7 +231,7 @@ def checked_seconds(value: Any, name: str, *, code: str, zero: bool = False) -> 
     """The seconds.
 
     Raises:
-        ConfigError: They are no finite number above 0, or 0 where that has a meaning.
+        ConfigError: They are not finite numbers above 0, or 0 where that has a meaning.
     """
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if is_number and 0 <= value < float("inf") and (value > 0 or zero):
@@ -583,7 +583,7 @@ class FallbackModel(ModelWrapper):
         when: Whether the next model is asked after an error; only errors of models are asked about.
 
     Raises:
-        ConfigError: There are no models, one is none, or `when` is no function; code `"fallback-model"`.
+        ConfigError: There are no models, one is none, or `when` is not a function; code `"fallback-model"`.
     """
 
     def __init__(self, *models: Model | str, when: Callable[[ModelError], bool] | None = None) -> None:

@@ -190,7 +190,7 @@ async def fork_at(backend: CheckpointBackend, run_id: str, new: PlannedFork, sta
 
     Raises:
         RunNotFound: There is no such run.
-        PositionConflict: The position is no transaction's end.
+        PositionConflict: The position is not a transaction's end.
         CodecError: The state cannot be stored.
         ConfigError: It is of another type than the run's; code `"state-type"`.
         TransformMissing: The run was written through a record transform that is not here.

@@ -240,7 +240,7 @@ def outside_of(ctx: object) -> UnboundEngine:
     """What a context made outside a run knows of itself.
 
     Raises:
-        ConfigError: It is no context, or a step's own; code `"run-option"`.
+        ConfigError: It is not a context, or a step's own; code `"run-option"`.
     """
     engine = ctx.engine if isinstance(ctx, Context) else None
     if not isinstance(engine, UnboundEngine):
@@ -288,7 +288,7 @@ def conversation_of(ctx: AnyContext | None, options: Mapping[str, Any]) -> ItemL
 
     Raises:
         ForgedEvent: It holds an item that only a run makes.
-        ConfigError: `history=` holds something that is no item; code `"run-option"`.
+        ConfigError: `history=` holds something that is not an item; code `"run-option"`.
     """
     if ctx is not None:
         items = ctx.scope.log.snapshot()
@@ -373,7 +373,7 @@ def scope_of(run_id: str, step: AnyStep, state: object, ctx: Any, options: Mappi
     """The conversation and the state that a run begins with.
 
     Raises:
-        ConfigError: The history is none; code `"run-option"`.
+        ConfigError: The history is not valid; code `"run-option"`.
     """
     log = conversation_of(ctx, options)
     if ctx is not None:

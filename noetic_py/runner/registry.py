@@ -399,7 +399,7 @@ class Living:
         self._runs[run.run_id] = run
 
     def remove(self, run: Any) -> None:
-        """A run has ended; once more is no error."""
+        """A run has ended; once more is not an error."""
         there: Any = self._runs.get(run.run_id)
         if there is not run:
             return
@@ -498,7 +498,7 @@ def note_cancelled(error: BaseException, run: Any, harness: object) -> None:
 
 
 def check_shutdown(timeout: float | None, partial: Partial) -> None:
-    """Refuse what is no way to shut down.
+    """Refuse invalid arguments of a shutdown.
 
     Raises:
         ConfigError: Code `"shutdown"`.
@@ -640,7 +640,7 @@ class RunStream(Generic[O_co, S_co]):
                 [`SelectOptions`][noetic_py.core.selections.SelectOptions].
 
         Raises:
-            ConfigError: An option cannot be met, or a kind is no class of events; code `"stream"`.
+            ConfigError: An option cannot be met, or a kind is not a class of events; code `"stream"`.
         """
         return Selection(self._run.bus, Choice(kinds, **options))
 

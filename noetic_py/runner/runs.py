@@ -495,7 +495,7 @@ def _resource_of(entry: RunEntry) -> Resource:
 
 
 def _check_statuses(statuses: Collection[RunStatus]) -> None:
-    """Refuse what is no status.
+    """Refuse an invalid status.
 
     Raises:
         ConfigError: One is unknown; code `"prune"`.

@@ -120,7 +120,7 @@ class SessionData:
 
         Raises:
             SessionLoadError: It is of a newer version than this library knows.
-            CodecError: It is no such document; `where` says what is wrong in it.
+            CodecError: It is not such a document; `where` says what is wrong in it.
             InvalidId: Its key cannot be one.
             LimitExceeded: It is too long, or nested too deep.
         """

@@ -65,7 +65,7 @@ class SessionPolicy:
         return self.shared
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what is no policy."""
+        """Refuse an invalid policy."""
         allowed: Mapping[str, tuple[str, ...]] = {
             "lock": ("queue", "reject", "none"),
             "persist": ("item", "step", "run", "manual"),

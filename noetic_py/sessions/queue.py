@@ -238,7 +238,7 @@ class MessageQueue:
         """Put a message at the end of the line; `None` when it is there, or was taken.
 
         Raises:
-            ConfigError: It is none, or cannot be delivered so.
+            ConfigError: It is not valid, or cannot be delivered so.
             LimitExceeded: So many wait that there is no place.
         """
         self._check(message, deliver, delivery_id)
@@ -303,7 +303,7 @@ class MessageQueue:
         """The messages that are not taken yet, by their order of arrival; those of a turn under way among them.
 
         Raises:
-            CodecError: What is stored is no message.
+            CodecError: The stored value is not a message.
         """
         found: list[QueuedMessage] = []
         after: str | None = None

@@ -119,10 +119,10 @@ class Session(Generic[M_co]):
             delivery_id: What it was delivered as; one that was taken, or waits, is not taken a second time.
 
         Raises:
-            ConfigError: It is no message of a user, or cannot be delivered so; codes `"session-message"` and
+            ConfigError: It is not a message of a user, or cannot be delivered so; codes `"session-message"` and
                 `"session-delivery"`.
             LimitExceeded: As many messages wait as `SessionPolicy.max_queued` says.
-            InvalidId: `delivery_id` is no text of 1 to 256 characters.
+            InvalidId: `delivery_id` is not text of 1 to 256 characters.
             ForgedEvent: The message carries what only a run makes.
             CodecError: It cannot be stored.
         """
@@ -134,7 +134,7 @@ class Session(Generic[M_co]):
         """The messages that wait, in the order of arrival; what a turn under way has read waits until that has ended.
 
         Raises:
-            CodecError: What is stored is no message.
+            CodecError: The stored value is not a message.
         """
         await self._access.require("read", on=self._resource)
         return tuple(await self._store.queue.waiting(self._key))
@@ -214,7 +214,7 @@ class Session(Generic[M_co]):
             **options: As of `next_turn`. With `on_error="result"` a turn that has failed is a result like others.
 
         Raises:
-            ConfigError: `poll` is no number of seconds above 0, or as of `next_turn`; code `"session-delivery"`.
+            ConfigError: `poll` is not a number of seconds above 0, or as of `next_turn`; code `"session-delivery"`.
             NoeticError: A turn has failed.
         """
         if not is_seconds(poll) or not poll:
@@ -288,7 +288,7 @@ class Session(Generic[M_co]):
 
         Raises:
             RunBusy: Another process has the session.
-            ConfigError: What is left is no conversation; code `"session-edit"`.
+            ConfigError: What is left is not a conversation; code `"session-edit"`.
             ForgedEvent: An item was added that only a run makes.
         """
         return self._edit()
@@ -301,7 +301,7 @@ class Session(Generic[M_co]):
             yield edit
 
     async def clear(self) -> None:
-        """Forget what was said, and keep the states; a session that does not exist is no error.
+        """Forget what was said, and keep the states; a session that does not exist is not an error.
 
         Raises:
             RunBusy: Another process has the session.
@@ -377,7 +377,7 @@ class Sessions:
             SessionConflict: The session is there and not to be replaced, or has a turn that has not ended.
             SessionLoadError: The data are of a newer version, or hold something of a layer that this harness has not.
             ForgedEvent: An item is one that only a run makes.
-            CodecError: They are no data of a session.
+            CodecError: They are not data of a session.
             RunBusy: Another process has the session.
         """
         from noetic_py.sessions.export import load_into, target_of
@@ -407,7 +407,7 @@ def _as_data(data: SessionData | str | bytes) -> SessionData:
 
     Raises:
         SessionLoadError: They are of a newer version.
-        CodecError: They are no data of a session.
+        CodecError: They are not data of a session.
     """
     from noetic_py.sessions.export import SessionData
 

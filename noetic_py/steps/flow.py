@@ -165,7 +165,7 @@ def sequence(*steps: object, id: str | None = None, hand_on: HandOn = "output") 
             answer in the sequence, or else what the step itself was given.
 
     Raises:
-        ConfigError: No step, something that is no step, two different steps given one id, or an unknown `hand_on`.
+        ConfigError: No step, something that is not a step, two different steps given one id, or an unknown `hand_on`.
     """
     if not steps:
         raise ConfigError("sequence() needs a step", code="empty", hint="sequence(a, b)")
@@ -363,7 +363,7 @@ def parallel(
             crash, takes changes back.
 
     Raises:
-        ConfigError: No paths, something that is no step, a concurrency below 1, or an unknown `state`.
+        ConfigError: No paths, something that is not a step, a concurrency below 1, or an unknown `state`.
         ParallelFailed: While running: a path failed.
     """
     if len(steps) == 1 and not isinstance(steps[0], Step):
@@ -389,7 +389,7 @@ def race(
         concurrency: How many paths may run at once.
 
     Raises:
-        ConfigError: No paths, something that is no step, or a concurrency below 1.
+        ConfigError: No paths, something that is not a step, or a concurrency below 1.
         ParallelFailed: While running: every path failed.
     """
     return _section("race", "race", paths, None, id, concurrency)
@@ -435,7 +435,7 @@ def settle(
         state: As in `parallel`, of the paths that have succeeded.
 
     Raises:
-        ConfigError: No paths, something that is no step, a concurrency below 1, or an unknown `state`.
+        ConfigError: No paths, something that is not a step, a concurrency below 1, or an unknown `state`.
     """
     return _section("settle", "settle", paths, merge, id, concurrency, state=state)
 
@@ -458,7 +458,7 @@ def each(
         state: As in `parallel`.
 
     Raises:
-        ConfigError: Something that is no step, a concurrency below 1, or an unknown `state`.
+        ConfigError: Something that is not a step, a concurrency below 1, or an unknown `state`.
         ParallelFailed: While running: an element failed.
     """
     inner: AnyStep = require_step(step, "each")

@@ -51,7 +51,7 @@ class Handoff(Generic[O_co]):
         input: Its input.
 
     Raises:
-        ConfigError: It is no step; code `"not-a-step"`.
+        ConfigError: It is not a step; code `"not-a-step"`.
     """
 
     __slots__ = ("input", "step")
@@ -106,7 +106,7 @@ def handoff_to(
     Args:
         step: The step that goes on in the place of the one that asks the model.
         input: The type of what the model sends along, which is the step's input; one that begins with a model gets
-            what is no text as JSON. When left out, a step of code gets what its annotation names, and one that begins
+            what is not text as JSON. When left out, a step of code gets what its annotation names, and one that begins
             with a model goes on from the conversation.
         description: What the model reads about it; the first lines of a code step's docstring when left out.
         history: A function of the items of the conversation so far that gives those which the step's models are shown.
@@ -114,7 +114,7 @@ def handoff_to(
         needs_approval: Whether a transfer waits for a person: `True`, or a function of the call that says so.
 
     Raises:
-        ConfigError: It is no step, code `"not-a-step"`; or another argument is of the wrong kind, code `"handoff"`.
+        ConfigError: It is not a step, code `"not-a-step"`; or another argument is of the wrong kind, code `"handoff"`.
     """
     target = require_step(step, "handoff_to")
     if history is not None and not callable(history):
@@ -152,7 +152,7 @@ class Targets:
         """The targets by id.
 
         Raises:
-            ConfigError: There is none, one is no step (code `"not-a-step"`), or two have one id.
+            ConfigError: There is none, one is not a step (code `"not-a-step"`), or two have one id.
         """
         return {name: way.step for name, way in self.ways().items()}
 
@@ -353,7 +353,7 @@ def targets_of(given: object, where: str) -> Targets:
 
 
 def check_limit(limit: object) -> None:
-    """Refuse what is no number of handoffs.
+    """Refuse an invalid number of handoffs.
 
     Raises:
         ConfigError: Code `"handoff"`.

@@ -66,7 +66,7 @@ async def select_entries(
         The entries in the model's order, each once.
 
     Raises:
-        ConfigError: `limit` is no whole number, 0 or more; code `"select-entries"`.
+        ConfigError: `limit` is not a whole number, 0 or more; code `"select-entries"`.
         NoContextError: It was called outside a step.
         ModelParseError: The model went on naming entries that there are not.
         ModelError: It failed.
@@ -274,10 +274,10 @@ def _targets(handoffs: HandoffTargets, limit: object) -> Targets | None:
 
 
 def check_parallel_tools(most: object) -> None:
-    """Refuse what is no number of calls that run at once.
+    """Refuse an invalid number of calls that run at once.
 
     Raises:
-        ConfigError: It is none; code `"max-parallel-tools"`.
+        ConfigError: It is not valid; code `"max-parallel-tools"`.
     """
     if not is_whole(most, 1):
         raise ConfigError(

@@ -62,7 +62,7 @@ def call_tool(tool: Any, /, *, args: object, id: str | None = None) -> Any:
         id: The step's id, the tool's name when left out.
 
     Raises:
-        ConfigError: The first argument is no tool; code `"call-tool"`.
+        ConfigError: The first argument is not a tool; code `"call-tool"`.
         ToolArgumentsInvalid: While running: the arguments do not fit.
         ToolFailed: While running: the function raised.
     """
@@ -110,7 +110,7 @@ def step_tool(
         input_type: The type of its input; of a code step its annotation, otherwise `str`, when left out.
 
     Raises:
-        ConfigError: Something that is no step, or a name that providers do not take.
+        ConfigError: Something that is not a step, or a name that providers do not take.
     """
     inner = require_step(step, "step_tool")
     wanted = input_type if input_type is not None else input_type_of(inner)

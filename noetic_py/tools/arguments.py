@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 from noetic_py.tools.signature import Injected, Parameter, Signature, accepts_none, resolve
 
 _MANY = (list, tuple, set, frozenset, deque)
-# Written without an exponent, a number of more digits than this is no text to compare.
+# Written without an exponent, a number of more digits than this is not text to compare.
 _DIGITS = 400
 
 
@@ -305,7 +305,7 @@ def _with_defaults(found: dict[str, object], defaults: Mapping[str, object]) -> 
     for name in [name for name in defaults if name not in found]:
         try:
             own = copy_value(defaults[name])
-        except Exception:  # noqa: BLE001, S112 # it is no data: its class refuses, so it is handed on as it is
+        except Exception:  # noqa: BLE001, S112 # it is not data: its class refuses, so it is handed on as it is
             continue
         if own is not defaults[name]:
             found[name] = own

@@ -476,7 +476,7 @@ class Tool(Generic[P, O_co, M_contra, S_contra]):
             explicit: Let a mapping hold injected parameters too; for arguments that code wrote, never for a model's.
 
         Raises:
-            ToolArgumentsInvalid: They are no JSON object, or do not fit; the message tells the model what to mend.
+            ToolArgumentsInvalid: They are not a JSON object, or do not fit; the message tells the model what to mend.
             ConfigError: As for `parameters`.
         """
         return self._arguments().parse(arguments, explicit=explicit)

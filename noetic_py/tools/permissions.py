@@ -70,7 +70,7 @@ class PermissionRule:
     Patterns are those of file names: `*` for any text, `?` for one character, `[abc]` for one of several. Upper and
     lower case differ, letters that look alike differ, and the whole text has to fit.
 
-    A rule looks at what the tool will receive: arguments are parsed, and defaults are filled in. What is no text is
+    A rule looks at what the tool will receive: arguments are parsed, and defaults are filled in. What is not text is
     compared as compact JSON. A number fits a pattern that is the same number, however either is written.
 
     A rule that denies or asks also fits where it may: when a part of a list or an object fits, a text and the pattern
@@ -86,7 +86,7 @@ class PermissionRule:
         folders: The folders.
 
     Raises:
-        ConfigError: An action is unknown, a pattern is no text, or `within` stands without `folders`; code
+        ConfigError: An action is unknown, a pattern is not text, or `within` stands without `folders`; code
             `"permission"`.
     """
 

@@ -41,7 +41,7 @@ class SchemaCheck:
         secret: Parameters whose values only the tool may see.
 
     Raises:
-        ConfigError: It is no JSON schema; code `"tool-schema"`.
+        ConfigError: It is not a JSON schema; code `"tool-schema"`.
     """
 
     def __init__(self, tool: str, schema: Mapping[str, JsonValue], secret: frozenset[str]) -> None:

@@ -357,7 +357,7 @@ class Folder:
 
 
 def _check_root(settings: FileSettings) -> None:
-    """Refuse what is no folder of one's own, and take rights away that others have."""
+    """Refuse everything but a folder of one's own, and take rights away that others have."""
     path = settings.path
     try:
         status = os.lstat(path)

@@ -102,7 +102,7 @@ class SqliteBackend(EmbeddedBackend[SqliteStore]):
         }
 
     async def close(self) -> None:
-        """Finish what was begun, give all leases back, and close the file; a second time is no error."""
+        """Finish what was begun, give all leases back, and close the file; a second time is not an error."""
         try:
             await self._reader.close()
         finally:

@@ -52,7 +52,7 @@ _OPENING = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH)
 
 
-# SQLite's message about a damaged schema holds bytes of the file; if they are no UTF-8, the driver raises that.
+# SQLite's message about a damaged schema holds bytes of the file; if they are not UTF-8, the driver raises that.
 DRIVER_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 
 
@@ -331,7 +331,7 @@ def _refuse(settings: Settings, what: str, reason: str, hint: str) -> StoreUnava
 
 
 def _check_file(settings: Settings) -> None:
-    """Refuse what is no file of one's own, and take rights away that others have.
+    """Refuse everything but a file of one's own, and take rights away that others have.
 
     The file is never opened here: closing it would drop the locks that another connection of this process has on it.
     """
@@ -372,7 +372,7 @@ def connect(settings: Settings) -> sqlite3.Connection:
     """A connection as it is before anything was asked of it."""
     # The path is absolute, so SQLite takes neither "file:..." nor ":memory:" for something else.
     connection = sqlite3.connect(settings.path, timeout=settings.busy_timeout, isolation_level=None)
-    # The driver gives up the whole query where one text is no UTF-8, and the rows beside it with it.
+    # The driver gives up the whole query where one text is not UTF-8, and the rows beside it with it.
     connection.text_factory = _text
     return connection
 

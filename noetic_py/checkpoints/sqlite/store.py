@@ -655,7 +655,7 @@ class GroupCommit:
                 usable = self._read(store, job) and usable
             if writing:
                 usable = self._write(store, writing) and usable
-        except Exception as error:  # noqa: BLE001  # it belongs to those who wait, and the thread goes on
+        except Exception as error:  # noqa: BLE001  # raised in the waiting tasks
             for job in jobs:
                 if job.error is None:
                     job.error = error
@@ -679,7 +679,7 @@ class GroupCommit:
             store.rollback()
             job.error = from_sqlite(error, self._where)
             return not is_broken(error)
-        except Exception as error:  # noqa: BLE001  # it belongs to the one who waits
+        except Exception as error:  # noqa: BLE001  # raised in the waiting task
             store.rollback()
             job.error = error
         return True
@@ -721,7 +721,7 @@ def _part(store: SqliteStore, job: Job[Any], *, alone: bool) -> None:
         job.value = job.work(store)
     except DRIVER_ERRORS:
         raise
-    except Exception as error:  # noqa: BLE001  # it belongs to the one who waits
+    except Exception as error:  # noqa: BLE001  # raised in the waiting task
         job.error = error
     if not alone:
         store.end_savepoint(undo=job.error is not None)

@@ -1,7 +1,7 @@
 """JSON text under rules, and from decoded JSON to the classes that a type asks for.
 
-Strict where `str(value)` would do: a number is no text, a text is no list. Where JSON has no form of its own, a native
-value and its JSON form are both taken, so one converter serves stored values and payloads that came over the wire.
+Strict where `str(value)` would do: a number is not text, and text is not a list. Where JSON has no form of its own, a
+native value and its JSON form are both accepted, so one converter serves stored values and payloads from the wire.
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ class Structurer:
         """The value as an instance of `kind`.
 
         Raises:
-            Unfit: It is none.
+            Unfit: It is not valid.
         """
         kind = _bare(kind)
         hook = self._hook(kind)
@@ -440,7 +440,7 @@ class Structurer:
         if isinstance(value, Bag) and value.kind != "dict" and (base in _SETS or base in _OPEN):
             parts = self._each(value.parts, kind)
             return _hashed(make, parts) if make else _gather(value.kind, parts)
-        # A stored set is no list, but what came over the wire as a list may become a set.
+        # A stored set is not a list, but what came over the wire as a list may become a set.
         if not is_array(value):
             raise Unfit(f"is a {base.__name__}, not {_shown(value)}")
         parts = self._each(value, kind)

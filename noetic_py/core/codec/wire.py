@@ -240,7 +240,7 @@ def from_wire_json(data: bytes | str) -> Item:
     What becomes an `Opaque` keeps exactly these bytes.
 
     Raises:
-        CodecError: The text is no UTF-8 or no JSON, or holds NaN, an infinity or a key twice.
+        CodecError: The text is not UTF-8 or not JSON, or holds NaN, an infinity or a key twice.
         ItemSchemaMismatch: A known type lacks a field or holds one of the wrong type; `where` names it.
         LimitExceeded: The text is longer than 32 MiB or nested deeper than 64.
     """

@@ -868,7 +868,7 @@ def stopped(frame: Frame) -> None:
 
 
 def waiting(frame: Frame) -> None:
-    """A step waits for an answer: that is no attempt, and not written; what its body has taken goes back."""
+    """A step waits for an answer: that is not an attempt, and not written; what its body has taken goes back."""
     run = frame.x.run
     frame.x.run.in_flight.discard((frame.at, frame.attempt))
     around = frame.up or frame

@@ -71,7 +71,7 @@ def version_of(kind: type[object] | None) -> int:
     """The version of a state type: its `schema_version`, 1 when it has none.
 
     Raises:
-        ConfigError: That is no number from 1 on, or there is no way to it from an earlier one; code `"state-version"`.
+        ConfigError: The version is not a number from 1, or no step leads to it; code `"state-version"`.
     """
     version = getattr(kind, "schema_version", 1)
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:

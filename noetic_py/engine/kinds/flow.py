@@ -394,7 +394,7 @@ def gather_step(steps: Sequence[AnyStep], state: ShareState) -> AnyStep:
     """The section that `ctx.gather` runs.
 
     Raises:
-        ConfigError: Something is no step, or `state` is unknown.
+        ConfigError: Something is not a step, or `state` is unknown.
     """
     bound = tuple(require_step(step, "gather") for step in steps)
     return Step(id="gather", kind="gather", spec=GatherSpec(bound, check_shared(state, "gather")))

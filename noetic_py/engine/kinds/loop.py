@@ -300,7 +300,7 @@ def _raised(frame: Frame, iteration: int, error: Exception) -> Verdict:
 
 
 async def _wait(verdict: object, until: object) -> Verdict:
-    """What a predicate gives that is no verdict yet: it is awaited, and refused when it becomes none."""
+    """What a predicate gives that is not a verdict yet: it is awaited, and refused when it becomes none."""
     found = await verdict if isawaitable(verdict) else verdict
     if not isinstance(found, Verdict):
         raise ConfigError(

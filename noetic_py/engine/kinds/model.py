@@ -299,7 +299,7 @@ def input_items(value: Any, path: tuple[str, ...]) -> Sequence[Item]:
     """The items of a model step's input.
 
     Raises:
-        ConfigError: It is no such input; code `"model-input"`.
+        ConfigError: It is not such an input; code `"model-input"`.
         ForgedEvent: It holds what only a run makes.
     """
     if value is None:
@@ -670,7 +670,7 @@ async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], ask: RoundRe
         if isinstance(output, FunctionCallOutput):
             outputs.append(output)
     frame.log.extend(outputs)
-    # They belong to the records of the calls, and are no segment of the round's own.
+    # They belong to the records of the calls, and are not a segment of the round itself.
     frame.mark = frame.written = len(frame.log)
     written = [(path.name, outcomes.scopes[index]) for index, path in enumerate(paths)]
     if not all(scope.untouched for _, scope in written):

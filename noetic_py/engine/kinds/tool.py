@@ -479,7 +479,7 @@ async def _result_of(frame: Frame, wanted: Wanted) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-# What is no failure of the tool's own: limits, wrong definitions, what the tool wants the model to know.
+# What is not a failure of the tool's own: limits, wrong definitions, what the tool wants the model to know.
 _THROUGH = (
     BudgetExceeded,
     UnknownPrice,

@@ -163,7 +163,7 @@ class Live:
         return known[1](layer_state)
 
     def set(self, value: object) -> None:
-        """Refuse it: this is no function and no hook of the layer.
+        """Refuse it: this is neither a function nor a hook of the layer.
 
         Raises:
             ConfigError: Always; code `"layer-state"`.

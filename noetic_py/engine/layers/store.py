@@ -455,7 +455,7 @@ def written_state(stored: object, where: str) -> tuple[str, object]:
     """The run that wrote a layer's state, and the state's tree.
 
     Raises:
-        CodecError: What is stored is no such pair.
+        CodecError: The stored value is not such a pair.
     """
     found = stored.get("v") if is_dict(stored) else None
     if not is_list(found) or len(found) != 2 or not isinstance(found[0], str):

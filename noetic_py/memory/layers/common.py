@@ -43,7 +43,7 @@ def wrong(layer: AnyLayer, what: str, code: str, hint: str | None = None) -> Con
 
 
 def check_counts(layer: AnyLayer, code: str, **counts: object) -> None:
-    """Refuse settings that are no whole number above 0.
+    """Refuse settings that are not whole numbers above 0.
 
     Raises:
         ConfigError: One is not; the code is `code`.
@@ -82,7 +82,7 @@ def not_blank(layer: AnyLayer, code: str, /, **settings: object) -> None:
 
 
 def is_one_of(layer: AnyLayer, code: str, name: str, value: object, known: Sequence[str]) -> None:
-    """Refuse a setting that is none of the known ones.
+    """Refuse an unknown value of a setting.
 
     Raises:
         ConfigError: It is not; the code is `code`.

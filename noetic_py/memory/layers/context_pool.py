@@ -171,7 +171,7 @@ class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
                 makes it go as early as the other would have gone.
 
         Raises:
-            StateTypeError: It is no `ContextItem`.
+            StateTypeError: It is not a `ContextItem`.
             InvalidEntry: It has no id or no description.
             Exception: What a listener raised; nothing has changed, unless it was one of `Added`.
         """

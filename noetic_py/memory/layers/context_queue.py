@@ -62,7 +62,7 @@ class ContextQueue(EntryLayer[tuple[ContextItem[T], ...], T], Generic[T]):
         An entry may have to make room for others of the same call.
 
         Raises:
-            StateTypeError: One of them is no `ContextItem`; no listener was notified.
+            StateTypeError: One of them is not a `ContextItem`; no listener was notified.
             Exception: What a listener raised; nothing was appended, unless it was one of `Appended`.
         """
         for item in items:

@@ -157,7 +157,7 @@ class EntryLayer(MemoryLayer[S], Generic[S, T]):
         """Attach the async function that is decorated; see [`Listeners.on`][noetic_py.memory.Listeners.on].
 
         Raises:
-            ConfigError: It is no async function, or takes neither the event nor its values; code `"layer-listener"`.
+            ConfigError: It is not async, or takes neither the event nor its values; code `"layer-listener"`.
         """
         return self.listeners.on(event, name=name, lock=lock, tags=tags)
 
@@ -265,7 +265,7 @@ class EntryLayer(MemoryLayer[S], Generic[S, T]):
             settings: Other fields of the layer.
 
         Raises:
-            CodecError: It is no such data.
+            CodecError: It is not such data.
             InvalidEntry: An entry is none that the layer can hold.
             NameNotFound: The data name a listener that is not among them.
         """

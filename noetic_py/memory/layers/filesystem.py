@@ -65,7 +65,7 @@ class Limits:
         total_bytes: Bytes of all of them.
         files: How many files.
         depth: Folders in one another.
-        entries: Names that a walk looks at, links and other things that are no files among them.
+        entries: Names that a walk looks at, links and other things that are not files among them.
     """
 
     file_bytes: int
@@ -99,7 +99,7 @@ class Sandbox:
         """The parts of a path relative to the root; none for the root itself.
 
         Raises:
-            FileRefused: It leads out of the root, or is no plain path.
+            FileRefused: It leads out of the root, or is not a plain path.
         """
         shown = ascii(path[:80])
         try:
@@ -158,7 +158,7 @@ class Sandbox:
             os.close(opened)
 
     def _check(self, found: os.stat_result, path: str) -> os.stat_result:
-        """Refuse what is no file of the root's own: links, pipes, devices, a second name of a file elsewhere."""
+        """Refuse everything but a file of the root's own: links, pipes, devices, a second name of a file elsewhere."""
         if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
             raise self.refused(f"{path!a} is not a plain file", "kind")
         return found
@@ -177,7 +177,7 @@ class Sandbox:
         """A file's bytes.
 
         Raises:
-            FileRefused: There is none, it is no plain file, or too large.
+            FileRefused: There is none, it is not a plain file, or too large.
         """
         *folders, name = self._file_parts(path)
         with self._naming(path), self._folder(tuple(folders)) as folder:
@@ -352,8 +352,8 @@ class Filesystem(MemoryLayer[None]):
 
     Paths are relative to the root, with `/` between their parts. No path leads out of it: not with `..`, not with an
     absolute path, and not over a link, also one that is made meanwhile; links, pipes, devices and files with a second
-    name are neither read nor listed. What is not allowed raises `FileRefused`, which a model gets to read. Files are
-    what they are on the disk, whichever run looks: they are no part of the journal, so a run that goes on after a crash
+    name are neither read nor listed. Other access raises `FileRefused`, whose message the model reads. Files
+    are not part of the journal; every run sees them as they are on disk, so a run that goes on after a crash
     may append once more what the call in flight had appended.
 
     Attributes:

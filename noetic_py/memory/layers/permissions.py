@@ -46,7 +46,7 @@ class Permissions(MemoryLayer[PermissionState]):
     is refused is not made, and the model is told which rule says so. Rules are added by code; the model cannot call
     these functions. They stay for the layer's scope: of one thread unless `scope=Scope.USER` says of one user.
 
-    A pattern is no sandbox: `where={"command": "git *"}` fits `git status; rm -r .` too.
+    A pattern is not a sandbox: `where={"command": "git *"}` fits `git status; rm -r .` too.
 
     Attributes:
         rules: The rules that always hold.

@@ -113,7 +113,7 @@ class Steering(MemoryLayer[None]):
     taken, and the model is asked again; after three times the run fails. A question is put to a model in a recorded
     step of its own, which counts against the run's budgets.
 
-    A check that raises is no breach, unless `fail_closed` says so: an event tells of it, and what it was about passes.
+    A check that raises is not a breach unless `fail_closed` is set: the call or answer passes, and an event is sent.
 
     Attributes:
         rules: The rules.

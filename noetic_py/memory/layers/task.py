@@ -57,7 +57,7 @@ class Shape(Generic[ShapeT]):
 
         Args:
             values: Plain data, as JSON has it.
-            strict: Whether `"3"` is no number.
+            strict: Whether `"3"` is not a number.
             partial: Whether fields may be missing.
         """
         from pydantic import ValidationError

@@ -39,7 +39,7 @@ class ToolGroup:
         by_model: Whether the model may switch the group on and off.
 
     Raises:
-        ConfigError: The name is no printable text, or something among the tools is no tool; code `"tool-groups"`.
+        ConfigError: The name is not a printable text, or something among the tools is not a tool; code `"tool-groups"`.
     """
 
     name: str
@@ -49,7 +49,7 @@ class ToolGroup:
     by_model: bool = False
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what is no group."""
+        """Refuse an invalid group."""
         name: object = self.name
         if not isinstance(name, str) or not name.strip() or not name.isprintable():
             raise _bad(f"{name!r:.60} is not a valid name of a group of tools", 'ToolGroup("files", [read, write])')

@@ -32,7 +32,7 @@ class HistoryWindow(MemoryLayer[None]):
         max_tokens: How many tokens, by an estimate.
 
     Raises:
-        ConfigError: There is no limit, or one is no whole number above 0; code `"history-window"`.
+        ConfigError: There is no limit, or one is not a whole number above 0; code `"history-window"`.
     """
 
     max_turns: int | None = None

@@ -65,7 +65,7 @@ def unpack(response: ModelResponse, request: ModelRequest) -> ModelResponse:
         found = _read(item.text, request.output is not None) if isinstance(item, Message) else None
         called = called or isinstance(found, FunctionCall)
         items.append(item if found is None else found)
-    # An answer that was cut off is no JSON and stays the text it is.
+    # An answer that was cut off is not JSON and stays the text it is.
     stop_reason = "tool_calls" if called else response.stop_reason
     return attrs.evolve(response, items=tuple(items), stop_reason=stop_reason)
 

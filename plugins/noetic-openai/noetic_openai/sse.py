@@ -40,7 +40,7 @@ class SSEDecoder:
             chunk: The next bytes.
 
         Raises:
-            ValueError: The bytes are no UTF-8, or one event is larger than `MAX_EVENT`.
+            ValueError: The bytes are not UTF-8, or one event is larger than `MAX_EVENT`.
         """
         if not chunk:
             return []
@@ -99,7 +99,7 @@ class EventReader:
 
         Raises:
             ModelStreamError: The stream broke or stalled.
-            Malformed: It holds something that is no JSON object.
+            Malformed: It holds something that is not a JSON object.
         """
         while not self._ready:
             chunk = await self._read()

@@ -15,7 +15,7 @@ __all__ = ["money", "tokens_of"]
 def tokens_of(usage: Mapping[str, Any], names: tuple[str, str], details: tuple[str, str]) -> TokenUsage | None:
     """A usage as the provider reports it; `None` where that does not say how much was read and written.
 
-    What is no number of tokens stays as it is: the engine refuses it by name, and books what was reserved.
+    What is not a number of tokens stays as it is: the engine refuses it by name, and books what was reserved.
 
     Args:
         usage: The object.

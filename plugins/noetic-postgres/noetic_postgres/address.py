@@ -70,7 +70,7 @@ def address_of(
     A URL may hold `schema`, `connections` and `timeout` among its parameters; the arguments win over it.
 
     Raises:
-        ConfigError: It is none, or a setting is wrong; codes `"postgres-address"` and `"postgres-setting"`.
+        ConfigError: It is not valid, or a setting is wrong; codes `"postgres-address"` and `"postgres-setting"`.
     """
     text = address.reveal() if isinstance(address, Secret) else address
     secrets = Secret.in_address(text)

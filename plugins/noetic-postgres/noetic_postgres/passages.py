@@ -72,7 +72,7 @@ def place_of(owner: Owner, embedder: str, text: str) -> bytes:
     """The same for the same text of the same owner, so that storing it twice is storing it once.
 
     Raises:
-        InvalidId: The owner or the embedder's name is no id.
+        InvalidId: The owner or the embedder's name is not an id.
     """
     check_id(embedder, "embedder")
     digest = hashlib.sha256(pack_scope((*_names(owner), embedder)))
@@ -84,7 +84,7 @@ def _names(owner: Owner) -> tuple[str, str, str]:
     """Whose it is, checked.
 
     Raises:
-        InvalidId: An owner's id or a layer's is none.
+        InvalidId: An owner's id or a layer's is not valid.
     """
     if owner.id:
         check_key(owner.id)

@@ -80,7 +80,7 @@ class PgVectorStore:
         return f"PgVectorStore({self._address.where!r})"
 
     async def close(self) -> None:
-        """Finish what was begun and close the connections; a second time is no error."""
+        """Finish what was begun and close the connections; a second time is not an error."""
         await self._pool.close()
 
     async def __aenter__(self) -> Self:
@@ -97,7 +97,7 @@ class PgVectorStore:
 
         Raises:
             StoreUnavailable: The server cannot be used.
-            InvalidId: The owner or the embedder's name is no id.
+            InvalidId: The owner or the embedder's name is not an id.
         """
         wanted = {place_of(owner, embedder, text): text for text in texts}
         if not wanted:
@@ -124,7 +124,7 @@ class PgVectorStore:
             ConfigError: The vectors do not have the number of dimensions that the owner's others of this embedder
                 have, or cannot be stored; code `"vector-dimensions"`.
             StoreUnavailable: The server cannot be used.
-            InvalidId: The owner or the embedder's name is no id.
+            InvalidId: The owner or the embedder's name is not an id.
         """
         rows = checked_vectors(owner, embedder, given[-limit:] if limit > 0 else [])
         if not rows:
@@ -141,8 +141,8 @@ class PgVectorStore:
             ConfigError: The query's vector does not have the number of dimensions that the owner's others of this
                 embedder have; code `"vector-dimensions"`.
             StoreUnavailable: The server cannot be used.
-            InvalidId: The owner or the embedder's name is no id.
-            CorruptRecord: What is stored is not what was written.
+            InvalidId: The owner or the embedder's name is not an id.
+            CorruptRecord: The stored value is not what was written.
         """
         return await self._run(partial(passages.nearest, owner=owner, embedder=embedder, query=query), write=False)
 
@@ -151,7 +151,7 @@ class PgVectorStore:
 
         Raises:
             StoreUnavailable: The server cannot be used.
-            InvalidId: The owner is none.
+            InvalidId: The owner is not valid.
         """
         return await self._run(partial(passages.forget, owner=owner), write=True)
 

@@ -77,7 +77,7 @@ def address_of(
     It may hold `prefix`, `connections`, `timeout` and `require` among its parameters; the arguments win over it.
 
     Raises:
-        ConfigError: It is none, or a setting is wrong; codes `"redis-address"` and `"redis-setting"`.
+        ConfigError: It is not valid, or a setting is wrong; codes `"redis-address"` and `"redis-setting"`.
     """
     text = address.reveal() if isinstance(address, Secret) else address
     secrets = Secret.in_address(text)

@@ -17,7 +17,7 @@ def canonical_json(value: Any) -> bytes:
 
     Raises:
         ValueError: It has no such form: a number that is not finite, an integer beyond 2^53 - 1, a lone surrogate, a
-            key that is no text, or nothing that JSON has.
+            key that is not text, or nothing that JSON has.
     """
     try:
         return rfc8785.dumps(value)

@@ -40,10 +40,10 @@ _GENERATE = "openssl genpkey -algorithm ed25519 -out key.pem makes one"
 
 
 def check_role(role: object) -> str:
-    """Refuse what is no role.
+    """Refuse an invalid role.
 
     Raises:
-        ConfigError: It is no text of 1 to 64 ASCII letters, digits and dashes; code `"signing-role"`.
+        ConfigError: It is not text of 1 to 64 ASCII letters, digits and dashes; code `"signing-role"`.
     """
     if (
         isinstance(role, str)
@@ -71,7 +71,7 @@ class Signer:
         role: What its owner is: `"runner"`, `"gateway"`, ... Readers say which keys may sign in which role.
 
     Raises:
-        ConfigError: The key is no Ed25519 key, or the role is none; codes `"signing-key"` and `"signing-role"`.
+        ConfigError: The key is not an Ed25519 key, or the role is invalid; codes `"signing-key"` and `"signing-role"`.
     """
 
     def __init__(self, key: Ed25519PrivateKey, *, role: str = DEFAULT_ROLE) -> None:
@@ -97,7 +97,7 @@ class Signer:
         """A signer of a private key in PEM, as `openssl genpkey -algorithm ed25519` writes it.
 
         Raises:
-            ConfigError: That is no such key, or the password is wrong or missing; code `"signing-key"`.
+            ConfigError: That is not such a key, or the password is wrong or missing; code `"signing-key"`.
         """
         data = pem.encode() if isinstance(pem, str) else pem
         try:
@@ -155,7 +155,7 @@ class Keyring:
         trusted: The keys of each role. One key may have several roles, and one role several keys, old ones too.
 
     Raises:
-        ConfigError: A key is none, or a role; codes `"signing-key"` and `"signing-role"`.
+        ConfigError: A key is not valid, or a role; codes `"signing-key"` and `"signing-role"`.
     """
 
     def __init__(self, trusted: Trusted) -> None:

@@ -63,7 +63,7 @@ class Signing(RecordTransform):
         accept: The roles whose signatures are enough here; all that have keys when left out.
 
     Raises:
-        ConfigError: There are no keys at all, or something is no key, role or policy; codes `"signing-key"`,
+        ConfigError: There are no keys at all, or something is not a key, role or policy; codes `"signing-key"`,
             `"signing-role"`, `"signing-policy"`.
     """
 
