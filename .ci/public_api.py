@@ -19,6 +19,7 @@ import griffe
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / ".ci" / "public_api.txt"
 RENEW = ".venv/bin/uv run --locked --all-packages python .ci/public_api.py --write"
+_OWN = re.compile(rf"\b(?:{'|'.join(sorted({file.stem for file in ROOT.glob('noetic_py/**/*.py')}))})\.(?=[A-Z])")
 _SILENT = {"__repr__", "__str__", "__slots__", "__all__", "__module__", "__doc__", "__hash__"}
 
 
@@ -55,6 +56,11 @@ def surface(package: str, places: Iterable[str], folder: Path) -> list[str]:
     return sorted(lines)
 
 
+def _shown(hint: object) -> str:
+    """A type as users know it: a class of the library's without the module that the code has it from."""
+    return _OWN.sub("", str(hint))
+
+
 def _names(module: griffe.Object | griffe.Alias) -> list[str]:
     """The public names of a module; its type variables are left out."""
     if module.exports is not None:
@@ -75,7 +81,7 @@ def _described(path: str, found: griffe.Object, known: Container[str]) -> Iterat
     if isinstance(found, griffe.Function):
         yield from _functions(path, found)
     elif isinstance(found, griffe.Class):
-        yield f"{path}: {_marks(found.decorators)}class({', '.join(str(base) for base in found.bases)})"
+        yield f"{path}: {_marks(found.decorators)}class({', '.join(_shown(base) for base in found.bases)})"
         for name, member in found.all_members.items():
             target = _target(member)
             # What is inherited from a public class is described there.
@@ -87,8 +93,8 @@ def _described(path: str, found: griffe.Object, known: Container[str]) -> Iterat
         kind = f"settable {kind}" if found.setter is not None else kind
         # What a constructor sets is its own affair.
         shown = found.value is not None and found.labels != {"instance-attribute"}
-        hint = found.annotation if found.annotation is not None else "no annotation"
-        yield f"{path}: {kind}{hint}{f' = {found.value}' if shown else ''}"
+        hint = _shown(found.annotation) if found.annotation is not None else "no annotation"
+        yield f"{path}: {kind}{hint}{f' = {_shown(found.value)}' if shown else ''}"
     else:
         yield f"{path}: {found.kind.value}"
 
@@ -97,7 +103,7 @@ def _functions(path: str, function: griffe.Function) -> Iterator[str]:
     for each in function.overloads or [function]:
         start = "async " if "async" in each.labels else ""
         marks = _marks(mark for mark in each.decorators if str(mark.value) != "overload")
-        yield f"{path}: {marks}{start}({', '.join(_parameters(each))}) -> {each.returns}"
+        yield f"{path}: {marks}{start}({', '.join(_parameters(each))}) -> {_shown(each.returns)}"
 
 
 def _parameters(function: griffe.Function) -> Iterator[str]:
@@ -109,8 +115,8 @@ def _parameters(function: griffe.Function) -> Iterator[str]:
         if each.kind is kinds.keyword_only and before not in (kinds.keyword_only, kinds.var_positional):
             yield "*"
         star = {kinds.var_positional: "*", kinds.var_keyword: "**"}.get(each.kind or kinds.positional_or_keyword, "")
-        hint = f": {each.annotation}" if each.annotation is not None else ""
-        default = f" = {each.default}" if each.default is not None and not star else ""
+        hint = f": {_shown(each.annotation)}" if each.annotation is not None else ""
+        default = f" = {_shown(each.default)}" if each.default is not None and not star else ""
         yield f"{star}{each.name}{hint}{default}"
         before = each.kind
     if before is kinds.positional_only:

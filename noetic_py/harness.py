@@ -29,6 +29,7 @@ from noetic_py.core.types import M2, M, M_co, R, S, T
 from noetic_py.engine.frame import failure_of, lost_task
 from noetic_py.errors import ConfigError, NoeticError, RunNotFound, StepFailed
 from noetic_py.models.model import Model, ModelSettings
+from noetic_py.runner import registry
 from noetic_py.runner.plan import (
     Planner,
     ResumeOptions,
@@ -39,20 +40,6 @@ from noetic_py.runner.plan import (
     check_resume_options,
     checked_backend,
     detached_options,
-)
-from noetic_py.runner.registry import (
-    DetachedHarnessRun,
-    Home,
-    Living,
-    RunHandle,
-    RunStream,
-    Stopping,
-    beside,
-    check_shutdown,
-    deliver,
-    handle_of,
-    note_cancelled,
-    stopping_on_signals,
 )
 from noetic_py.runner.runs import Runs, fork_run, require_run, resume_action
 from noetic_py.sessions.policy import SessionPolicy
@@ -193,13 +180,13 @@ class Harness(Generic[M_co]):
             max_parallel_tools=max_parallel_tools,
         )
         scheme = checkpoints.partition(":")[0] if isinstance(checkpoints, str) else "memory"
-        self._home = Home(None if scheme == "memory" else scheme)
+        self._home = registry.Home(None if scheme == "memory" else scheme)
         self._group: anyio.abc.TaskGroup | None = None
         self._closed, self._lost = False, LostCalls()
         # Runs that steps have started, by their ids, while they go on.
-        self._detached_runs: dict[str, RunHandle[Any, Any]] = {}
+        self._detached_runs: dict[str, registry.RunHandle[Any, Any]] = {}
         self._session_store = SessionStore(self._backend, sessions or SessionPolicy(), runtime, memory, self._resources)
-        self._living = Living(self._session_store.close)
+        self._living = registry.Living(self._session_store.close)
         self._access = Authorizer(access)
         given = [at_home(each, self._resources) for each in (services or {}, self._plugins.services.by_type)]
         self._planner = Planner(
@@ -276,7 +263,7 @@ class Harness(Generic[M_co]):
         Raises:
             ConfigError: An argument is illegal, or a step of this harness asks; code `"shutdown"`.
         """
-        check_shutdown(timeout, partial)
+        registry.check_shutdown(timeout, partial)
         if not self._closed:
             self._check_home()
             await self._living.shut_down(timeout, partial)
@@ -284,7 +271,7 @@ class Harness(Generic[M_co]):
     @must_enter("harness.stopping_on_signals()")
     def stopping_on_signals(
         self, *, grace: float = 10.0, partial: Partial = "save"
-    ) -> AbstractAsyncContextManager[Stopping]:
+    ) -> AbstractAsyncContextManager[registry.Stopping]:
         """Shut down on SIGTERM and Ctrl-C: `async with Harness() as harness, harness.stopping_on_signals():`.
 
         The first signal begins [`shutdown`][noetic_py.Harness.shutdown]. When the runs have ended, the rest of the
@@ -298,8 +285,8 @@ class Harness(Generic[M_co]):
         Raises:
             ConfigError: An argument is illegal; code `"shutdown"`.
         """
-        check_shutdown(grace, partial)
-        return stopping_on_signals(lambda: self.shutdown(timeout=grace, partial=partial), grace)
+        registry.check_shutdown(grace, partial)
+        return registry.stopping_on_signals(lambda: self.shutdown(timeout=grace, partial=partial), grace)
 
     def _check_home(self) -> None:
         """A harness belongs to one thread and one event loop."""
@@ -349,7 +336,7 @@ class Harness(Generic[M_co]):
     async def _run(self, step: Any, input: Any, state: object, ctx: object, options: Mapping[str, Any]) -> AnyResult:
         self._check_home()
         run, plan = await self._planner.begin(step, input, state, ctx, options)
-        return deliver(await self._execute(run, plan, ctx), options.get("on_error", "raise"))
+        return registry.deliver(await self._execute(run, plan, ctx), options.get("on_error", "raise"))
 
     async def _execute(self, run: Run, plan: RunPlan, ctx: object, asked: AccessRequest | None = None) -> AnyResult:
         try:
@@ -364,7 +351,7 @@ class Harness(Generic[M_co]):
         except BaseException as error:
             failure = failure_of(error)
             if failure is None:
-                note_cancelled(error, run, self)
+                registry.note_cancelled(error, run, self)
             if failure is error or failure is None:
                 raise
             raise StepFailed(path=(), error_type="CancelledError", error_message=str(failure)) from error
@@ -410,15 +397,15 @@ class Harness(Generic[M_co]):
     @overload
     def stream(
         self: Harness[M], step: Step[T, R, M, StateBag], input: T, **options: Unpack[RunOptions]
-    ) -> AbstractAsyncContextManager[RunStream[R, StateBag]]: ...
+    ) -> AbstractAsyncContextManager[registry.RunStream[R, StateBag]]: ...
     @overload
     def stream(
         self: Harness[M], step: Step[T, R, M, S], input: T, *, state: S, **options: Unpack[RunOptions]
-    ) -> AbstractAsyncContextManager[RunStream[R, S]]: ...
+    ) -> AbstractAsyncContextManager[registry.RunStream[R, S]]: ...
     @overload
     def stream(
         self: Harness[M], step: Step[T, R, M, S], input: T, *, ctx: Context[M, S], **options: Unpack[RunOptions]
-    ) -> AbstractAsyncContextManager[RunStream[R, S]]: ...
+    ) -> AbstractAsyncContextManager[registry.RunStream[R, S]]: ...
     @must_enter("harness.stream(step, input)")
     def stream(
         self, step: object, input: object, *, state: object = None, ctx: object = None, **options: object
@@ -433,7 +420,7 @@ class Harness(Generic[M_co]):
     @asynccontextmanager
     async def _stream(
         self, step: Any, input: Any, state: object, ctx: object, options: Any
-    ) -> AsyncGenerator[RunStream[Any, Any]]:
+    ) -> AsyncGenerator[registry.RunStream[Any, Any]]:
         self._check_home()
         run, plan = await self._planner.begin(step, input, state, ctx, options)
         async with self._watched(run, plan, ctx, options) as stream:
@@ -442,14 +429,14 @@ class Harness(Generic[M_co]):
     @asynccontextmanager
     async def _watched(
         self, run: Run, plan: RunPlan, ctx: object, options: Mapping[str, Any]
-    ) -> AsyncGenerator[RunStream[Any, Any]]:
-        stream: RunStream[Any, Any] = RunStream(run, self._access)
+    ) -> AsyncGenerator[registry.RunStream[Any, Any]]:
+        stream: registry.RunStream[Any, Any] = registry.RunStream(run, self._access)
         try:
             follow = partial(self._follow, run, plan, ctx, stream, options.get("on_error", "raise"))
-            async with beside(follow, lambda: run.bus.closed):
+            async with registry.beside(follow, lambda: run.bus.closed):
                 yield stream
         except BaseException as error:
-            note_cancelled(error, run, self)
+            registry.note_cancelled(error, run, self)
             raise
         finally:
             # Its task may have been cancelled before it began.
@@ -460,14 +447,14 @@ class Harness(Generic[M_co]):
         run: Run,
         plan: RunPlan,
         ctx: object,
-        stream: RunStream[object, object],
+        stream: registry.RunStream[object, object],
         on_error: str,
         asked: AccessRequest | None = None,
     ) -> None:
         """Carry a run that is watched; the watcher raises its errors."""
         outcome: AnyResult | NoeticError | None = None
         try:
-            outcome = deliver(await self._execute(run, plan, ctx, asked), on_error)
+            outcome = registry.deliver(await self._execute(run, plan, ctx, asked), on_error)
         except NoeticError as error:
             outcome = error
         except BaseException as cut:
@@ -483,15 +470,15 @@ class Harness(Generic[M_co]):
     @overload
     def start(
         self: Harness[M], step: Step[T, R, M, StateBag], input: T, **options: Unpack[RunOptions]
-    ) -> RunHandle[R, StateBag]: ...
+    ) -> registry.RunHandle[R, StateBag]: ...
     @overload
     def start(
         self: Harness[M], step: Step[T, R, M, S], input: T, *, state: S, **options: Unpack[RunOptions]
-    ) -> RunHandle[R, S]: ...
+    ) -> registry.RunHandle[R, S]: ...
     @overload
     def start(
         self: Harness[M], step: Step[T, R, M, S], input: T, *, ctx: Context[M, S], **options: Unpack[RunOptions]
-    ) -> RunHandle[R, S]: ...
+    ) -> registry.RunHandle[R, S]: ...
     def start(self, step: object, input: object, *, state: Any = None, ctx: Any = None, **options: Any) -> Any:
         """Start a run that goes on beside the caller, owned by the harness.
 
@@ -503,7 +490,7 @@ class Harness(Generic[M_co]):
         group = self._owner()
         given, asked = self._planner.authorize(options, ctx)
         run, plan = self._planner.new(step, input, state, ctx, given)
-        handle: RunHandle[Any, Any] = RunHandle(run, RunStream(run, self._access))
+        handle: registry.RunHandle[Any, Any] = registry.RunHandle(run, registry.RunStream(run, self._access))
         group.start_soon(partial(self._follow, run, plan, ctx, handle.stream, options.get("on_error", "raise"), asked))
         return handle
 
@@ -618,12 +605,12 @@ class Harness(Generic[M_co]):
         """
         with HIDING:
             run, plan = await self._reopen(run_id, step, state_type, options, self._access)
-            return deliver(await self._execute(run, plan, None), options.get("on_error", "raise"))
+            return registry.deliver(await self._execute(run, plan, None), options.get("on_error", "raise"))
 
     @overload
     def resume_stream(
         self: Harness[M], run_id: str, step: Step[Any, R, M, StateBag], **options: Unpack[ResumeOptions]
-    ) -> AbstractAsyncContextManager[RunStream[R, StateBag]]: ...
+    ) -> AbstractAsyncContextManager[registry.RunStream[R, StateBag]]: ...
     @overload
     def resume_stream(
         self: Harness[M],
@@ -632,7 +619,7 @@ class Harness(Generic[M_co]):
         *,
         state_type: type[S],
         **options: Unpack[ResumeOptions],
-    ) -> AbstractAsyncContextManager[RunStream[R, S]]: ...
+    ) -> AbstractAsyncContextManager[registry.RunStream[R, S]]: ...
     @must_enter("harness.resume_stream(run_id, step)")
     def resume_stream(self, run_id: str, step: object, *, state_type: object = None, **options: object) -> Any:
         """Go on with a run and watch it: `async with harness.resume_stream(run_id, step) as stream`.
@@ -645,7 +632,7 @@ class Harness(Generic[M_co]):
     @asynccontextmanager
     async def _resume_stream(
         self, run_id: str, step: object, state_type: object, options: Any
-    ) -> AsyncGenerator[RunStream[Any, Any]]:
+    ) -> AsyncGenerator[registry.RunStream[Any, Any]]:
         run, plan = await self._reopen(run_id, step, state_type, options, self._access)
         async with self._watched(run, plan, None, options) as stream:
             yield stream
@@ -777,7 +764,7 @@ class Harness(Generic[M_co]):
             self._access.require_now("read", on=Resource(run_id), hidden=missing)
             raise missing
         self._access.require_now(*actions, on=Resource.of_run(run), hidden=missing)
-        return handle_of(run, channel)
+        return registry.handle_of(run, channel)
 
     @must_enter("harness.channel_stream(channel, run_id)")
     def channel_stream(self, channel: Channel[T], run_id: str) -> AbstractAsyncContextManager[AsyncIterator[T]]:
@@ -795,7 +782,7 @@ class Harness(Generic[M_co]):
         """Start a detached run for a step, or return the one that the step has started before."""
         known = self._detached_runs.get(run_id or "")
         if known is not None:
-            return DetachedHarnessRun(known)
+            return registry.DetachedHarnessRun(known)
         given = detached_options(run, options.budget, run_id)
         if options.memory is not None:
             step = with_memory(step, memory=options.memory)
@@ -803,10 +790,10 @@ class Harness(Generic[M_co]):
         if run_id is not None and plan.storage is not None:
             plan = evolve(plan, storage=evolve(plan.storage, again=True))
         # The policy is not asked: the run that starts it was allowed.
-        handle: RunHandle[object, object] = RunHandle(made, RunStream(made, ALLOW_ALL))
+        handle: registry.RunHandle[object, object] = registry.RunHandle(made, registry.RunStream(made, ALLOW_ALL))
         self._owner().start_soon(partial(self._follow, made, plan, None, handle.stream, given["on_error"]))
         self._detached_runs[handle.run_id] = handle
-        return DetachedHarnessRun(handle)
+        return registry.DetachedHarnessRun(handle)
 
     def graph(self, step: AnyStep, form: GraphForm = "mermaid") -> str:
         """The step's tree as a Mermaid flowchart, or as SVG."""

@@ -26,16 +26,7 @@ import anyio
 from anyio.lowlevel import checkpoint_if_cancelled, current_token
 from attrs import frozen
 
-from noetic_py.checkpoints.checks import (
-    check_append,
-    check_id,
-    check_key,
-    check_page,
-    check_prune,
-    check_scope,
-    check_ttl,
-    check_value,
-)
+from noetic_py.checkpoints import checks
 from noetic_py.checkpoints.contract import BackendDurability, Scope
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.errors import LeaseLost, NoeticError, StoreUnavailable
@@ -553,8 +544,10 @@ class StoreBackend(ABC, Generic[S]):
 
     def _size(self, given: Transaction) -> int:
         """How many bytes a transaction has that can be stored."""
-        check_id(given.run_id)
-        return check_append(given.records, given.summary, given.status, largest=self._largest, payloads=self._payloads)
+        checks.check_id(given.run_id)
+        return checks.check_append(
+            given.records, given.summary, given.status, largest=self._largest, payloads=self._payloads
+        )
 
     async def append_many(self, transactions: Sequence[Transaction]) -> Sequence[int | NoeticError]:
         """Append to several runs at once, each transaction with an outcome of its own; hundreds share one commit."""
@@ -576,25 +569,25 @@ class StoreBackend(ABC, Generic[S]):
             RunNotFound: There is no such run.
             CorruptRecord: The stored value is not what was written.
         """
-        check_id(run_id)
-        check_page(after, limit)
+        checks.check_id(run_id)
+        checks.check_page(after, limit)
         return await self._do(lambda store: store.read(run_id, min(after, FARTHEST), min(limit, FARTHEST)))
 
     async def head(self, run_id: str) -> Head | None:
         """Where the journal ends, `None` when there is no such run."""
-        check_id(run_id)
+        checks.check_id(run_id)
         return await self._do(lambda store: store.head(run_id))
 
     async def entry(self, run_id: str) -> RunEntry | None:
         """What a list says of one run, `None` when there is no such run."""
-        check_id(run_id)
+        checks.check_id(run_id)
         return await self._do(lambda store: store.entry(run_id))
 
     async def list(
         self, *, after: int | None = None, limit: int = 100, status: str | None = None
     ) -> Sequence[RunEntry]:
         """A page of the runs, the newest first."""
-        check_page(after, limit)
+        checks.check_page(after, limit)
         below = None if after is None else min(after, LARGEST)
         return await self._do(lambda store: store.list(below, min(limit, FARTHEST), status))
 
@@ -607,9 +600,9 @@ class StoreBackend(ABC, Generic[S]):
             RunNotFound: There is no such run.
             PositionConflict: `at` is not a transaction's end, or the new run exists.
         """
-        check_id(run_id)
-        check_id(new_run_id, "new_run_id")
-        check_append((), summary, status)
+        checks.check_id(run_id)
+        checks.check_id(new_run_id, "new_run_id")
+        checks.check_append((), summary, status)
         now = self._runtime.now()
         await self._do(lambda store: store.fork(run_id, at, new_run_id, summary, status, now), write=True)
 
@@ -619,7 +612,7 @@ class StoreBackend(ABC, Generic[S]):
         Raises:
             RunBusy: An owner holds it.
         """
-        check_id(run_id)
+        checks.check_id(run_id)
         await self._do(lambda store: store.delete(run_id), write=True)
 
     async def prune(
@@ -630,7 +623,7 @@ class StoreBackend(ABC, Generic[S]):
         Raises:
             ConfigError: Neither `before` nor `keep` was given; code `"prune"`.
         """
-        check_prune(before, keep)
+        checks.check_prune(before, keep)
         chosen = None if statuses is None else [*statuses]
         page, deleted = PrunePage(), 0
         while page.below is not None:
@@ -655,8 +648,8 @@ class StoreBackend(ABC, Generic[S]):
         Raises:
             RunBusy: Another owner holds it.
         """
-        check_id(run_id)
-        check_ttl(ttl)
+        checks.check_id(run_id)
+        checks.check_ttl(ttl)
         now = self._runtime.now()
         return await self._acquire(lambda store: store.acquire(run_id, ttl, now))
 
@@ -666,7 +659,7 @@ class StoreBackend(ABC, Generic[S]):
         Raises:
             LeaseLost: Another owner has the run, or the lease was released.
         """
-        check_ttl(ttl)
+        checks.check_ttl(ttl)
         if not lease.fence:
             raise LeaseLost("a fence of 0 is not a lease; expected one that acquire() gave", hint="acquire the run")
         return await self._do(lambda store: store.renew(lease, ttl))
@@ -679,8 +672,8 @@ class StoreBackend(ABC, Generic[S]):
 
     async def get(self, scope: Scope, key: str) -> StoredValue | None:
         """The value of a key, `None` when it has none."""
-        check_scope(scope)
-        check_key(key)
+        checks.check_scope(scope)
+        checks.check_key(key)
         return await self._do(lambda store: store.get(scope, key))
 
     async def put(self, scope: Scope, key: str, value: bytes, *, expected: int | None = None) -> int:
@@ -689,9 +682,9 @@ class StoreBackend(ABC, Generic[S]):
         Raises:
             VersionConflict: `expected` is not the version that is there, 0 for none.
         """
-        check_scope(scope)
-        check_key(key)
-        check_value(value, largest=self._largest)
+        checks.check_scope(scope)
+        checks.check_key(key)
+        checks.check_value(value, largest=self._largest)
         stored = bytes(value)
         return await self._do(lambda store: store.put(scope, key, stored, expected), write=True)
 
@@ -701,16 +694,16 @@ class StoreBackend(ABC, Generic[S]):
         Raises:
             VersionConflict: `expected` is not the version that is there.
         """
-        check_scope(scope)
-        check_key(key)
+        checks.check_scope(scope)
+        checks.check_key(key)
         return await self._do(lambda store: store.remove(scope, key, expected), write=True)
 
     async def scan(self, scope: Scope, *, after: str | None = None, limit: int = 100) -> Sequence[StoredValue]:
         """A page of a scope's values, by key."""
-        check_scope(scope)
-        check_page(None, limit)
+        checks.check_scope(scope)
+        checks.check_page(None, limit)
         if after is not None:
-            check_key(after)
+            checks.check_key(after)
         return await self._do(lambda store: store.scan(scope, after or "", min(limit, FARTHEST)))
 
 

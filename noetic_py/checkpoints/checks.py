@@ -8,21 +8,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+from noetic_py import errors
 from noetic_py.checkpoints.contract import CheckpointBackend
-from noetic_py.errors import (
-    CodecError,
-    ConfigError,
-    CorruptRecord,
-    InvalidId,
-    LeaseLost,
-    LimitExceeded,
-    NoeticError,
-    PositionConflict,
-    RunBusy,
-    RunNotFound,
-    StoreUnavailable,
-    VersionConflict,
-)
 from noetic_py.journal.stored import Record, StoredValue, Transaction
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,7 +26,7 @@ def moment(stored: int) -> datetime:
     try:
         return _EPOCH + timedelta(microseconds=stored)
     except OverflowError:
-        raise CorruptRecord("a stored time is not valid") from None
+        raise errors.CorruptRecord("a stored time is not valid") from None
 
 
 _PAGE_BYTES = 32 * 1024 * 1024
@@ -70,7 +57,7 @@ RESTORE = "restore a copy of it"
 """What there is to do about damage."""
 
 
-def refusal(given: Transaction, position: int, fence: int) -> NoeticError | None:
+def refusal(given: Transaction, position: int, fence: int) -> errors.NoeticError | None:
     """Why a transaction is not taken where a journal ends here and has this owner; `None` when it is."""
     if given.fence != fence:
         return is_fenced(given, fence)
@@ -102,46 +89,46 @@ def check_version(found: StoredValue | None, expected: int | None) -> None:
         raise is_changed(version, expected)
 
 
-def is_fenced(given: Transaction, fence: object) -> LeaseLost:
+def is_fenced(given: Transaction, fence: object) -> errors.LeaseLost:
     """The error for a transaction of an owner that is not the latest one."""
-    return LeaseLost(f"fence {given.fence} is not {fence}, the latest", hint="acquire the run again")
+    return errors.LeaseLost(f"fence {given.fence} is not {fence}, the latest", hint="acquire the run again")
 
 
-def is_elsewhere(given: Transaction, position: object) -> PositionConflict:
+def is_elsewhere(given: Transaction, position: object) -> errors.PositionConflict:
     """The error for a transaction that does not begin where the journal ends."""
-    return PositionConflict(
+    return errors.PositionConflict(
         f"the journal ends at {position}, not at {given.expected_position}", hint="read it again, then append"
     )
 
 
-def is_changed(version: object, expected: int | None) -> VersionConflict:
+def is_changed(version: object, expected: int | None) -> errors.VersionConflict:
     """The error for a key that has another version than expected."""
-    return VersionConflict(f"the key has version {version}, not {expected}", hint="read it again, then write")
+    return errors.VersionConflict(f"the key has version {version}, not {expected}", hint="read it again, then write")
 
 
-def no_end(at: int) -> PositionConflict:
+def no_end(at: int) -> errors.PositionConflict:
     """The error for a fork in the middle of a transaction."""
-    return PositionConflict(f"{at} is not the end of a transaction", hint="take a position of a checkpoint")
+    return errors.PositionConflict(f"{at} is not the end of a transaction", hint="take a position of a checkpoint")
 
 
-def is_taken(run_id: str) -> PositionConflict:
+def is_taken(run_id: str) -> errors.PositionConflict:
     """The error for a fork to a run that is there."""
-    return PositionConflict(f"run {run_id!r} exists already", hint="fork to a new id")
+    return errors.PositionConflict(f"run {run_id!r} exists already", hint="fork to a new id")
 
 
-def is_owned(end: str) -> RunBusy:
+def is_owned(end: str) -> errors.RunBusy:
     """The error for a run that cannot be acquired; `end` is what to wait for beside the run's own end."""
-    return RunBusy("another owner holds the run", hint=f"wait for it to end, or for {end}")
+    return errors.RunBusy("another owner holds the run", hint=f"wait for it to end, or for {end}")
 
 
-def is_held() -> RunBusy:
+def is_held() -> errors.RunBusy:
     """The error for a run that cannot be deleted."""
-    return RunBusy("an owner holds the run", hint="wait for it to end, then delete it")
+    return errors.RunBusy("an owner holds the run", hint="wait for it to end, then delete it")
 
 
-def not_held() -> LeaseLost:
+def not_held() -> errors.LeaseLost:
     """The error for a lease that is over."""
-    return LeaseLost("the lease is not held any more", hint="acquire the run again")
+    return errors.LeaseLost("the lease is not held any more", hint="acquire the run again")
 
 
 class Pruning:
@@ -187,9 +174,9 @@ MAX_BYTES = 64 * 1024 * 1024
 _ELSEWHERE = "keep large values in files, and store their names"
 
 
-def no_run(run_id: str) -> RunNotFound:
+def no_run(run_id: str) -> errors.RunNotFound:
     """The error for a run that is not there."""
-    return RunNotFound(
+    return errors.RunNotFound(
         f"there is no run {run_id!r}",
         hint="harness.runs.list() shows the runs of this store; correct the id, or the store's address",
     )
@@ -209,7 +196,7 @@ def check_id(value: object, name: str = "run_id", *, longest: int = MAX_ID) -> N
         InvalidId: It is not text, empty, too long, or holds control characters or a lone surrogate.
     """
     if not _is_text(value, longest):
-        raise InvalidId(
+        raise errors.InvalidId(
             f"{name} is not a text of 1 to {longest} characters without control characters",
             hint="use a UUID, or a short name",
         )
@@ -231,7 +218,9 @@ def check_scope(scope: Sequence[str]) -> None:
         InvalidId: As of `check_id`, or it is not such a tuple.
     """
     if not isinstance(scope, tuple) or not 0 < len(scope) <= MAX_SCOPE:
-        raise InvalidId(f"scope is not a tuple of 1 to {MAX_SCOPE} texts", hint='("user", user_id, "layer", layer_id)')
+        raise errors.InvalidId(
+            f"scope is not a tuple of 1 to {MAX_SCOPE} texts", hint='("user", user_id, "layer", layer_id)'
+        )
     for part in scope:
         check_id(part, "scope", longest=MAX_KEY)
 
@@ -272,12 +261,12 @@ def check_append(
                 check_id(frame, "path", longest=MAX_KEY)
             size += len(frame)
         if payloads and record.value is not None and not record.payload:
-            raise CodecError("a record without its payload cannot be stored", where=f"records[{index}]")
+            raise errors.CodecError("a record without its payload cannot be stored", where=f"records[{index}]")
         size += len(record.payload)
     if size > largest:
-        raise LimitExceeded("stored transaction size", largest, hint=_ELSEWHERE)
+        raise errors.LimitExceeded("stored transaction size", largest, hint=_ELSEWHERE)
     if summary is not None and len(summary) > MAX_SUMMARY:
-        raise LimitExceeded("summary size", MAX_SUMMARY, hint="store large values in a record")
+        raise errors.LimitExceeded("summary size", MAX_SUMMARY, hint="store large values in a record")
     if status is not None:
         check_id(status, "status", longest=MAX_STATUS)
     return size
@@ -297,7 +286,7 @@ def check_settings(*, blob_threshold: int, max_bytes: int, limit: int, code: str
         ConfigError: One is wrong.
     """
     if busy_timeout < 0 or blob_threshold < 0 or not 0 < max_bytes <= limit:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"busy_timeout={busy_timeout!r}, blob_threshold={blob_threshold!r}, max_bytes={max_bytes!r} are not valid "
             f"settings of a backend; expected numbers from 0 on, and max_bytes up to {limit >> 20} MiB",
             code=code,
@@ -312,7 +301,7 @@ def check_value(value: bytes, *, largest: int = MAX_BYTES) -> None:
         LimitExceeded: It is.
     """
     if len(value) > largest:
-        raise LimitExceeded("stored value size", largest, hint=_ELSEWHERE)
+        raise errors.LimitExceeded("stored value size", largest, hint=_ELSEWHERE)
 
 
 def check_page(after: int | None, limit: int) -> None:
@@ -322,7 +311,7 @@ def check_page(after: int | None, limit: int) -> None:
         ConfigError: `after` is negative, or `limit` is below 1; code `"page"`.
     """
     if limit < 1 or (after is not None and after < 0):
-        raise ConfigError(
+        raise errors.ConfigError(
             f"after={after}, limit={limit} is not a valid page; expected after= from 0 and limit= from 1",
             code="page",
             hint="after=0, limit=100",
@@ -336,7 +325,7 @@ def check_ttl(ttl: float) -> None:
         ConfigError: It is not a positive number of seconds; code `"ttl"`.
     """
     if not 0 < ttl < float("inf"):
-        raise ConfigError(f"ttl={ttl!r} is not a positive number of seconds", code="ttl", hint="ttl=30.0")
+        raise errors.ConfigError(f"ttl={ttl!r} is not a positive number of seconds", code="ttl", hint="ttl=30.0")
 
 
 def check_prune(before: datetime | None, keep: int | None) -> None:
@@ -346,11 +335,15 @@ def check_prune(before: datetime | None, keep: int | None) -> None:
         ConfigError: Neither was given, `keep` is negative, or `before` has no time zone; code `"prune"`.
     """
     if before is None and keep is None:
-        raise ConfigError("prune needs before= or keep=", code="prune", hint="keep=0 deletes all")
+        raise errors.ConfigError("prune needs before= or keep=", code="prune", hint="keep=0 deletes all")
     if keep is not None and keep < 0:
-        raise ConfigError(f"keep={keep} is not a valid keep; expected a number from 0", code="prune", hint="keep=100")
+        raise errors.ConfigError(
+            f"keep={keep} is not a valid keep; expected a number from 0", code="prune", hint="keep=100"
+        )
     if before is not None and before.tzinfo is None:
-        raise ConfigError("before= has no time zone", code="prune", hint="datetime.now(UTC) - timedelta(days=30)")
+        raise errors.ConfigError(
+            "before= has no time zone", code="prune", hint="datetime.now(UTC) - timedelta(days=30)"
+        )
 
 
 class Distributed(Protocol):
@@ -381,7 +374,7 @@ def check_shared(backend: CheckpointBackend | None, parts: Iterable[tuple[str, o
     for name, part in parts:
         if getattr(part, "distributed", False) is True:
             store = "there is no backend" if backend is None else f"{type(backend).__name__} is on this machine only"
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"{name} works across machines, and {store}",
                 code="not-shared",
                 hint='checkpoints="postgres://..." or another backend that all of them see',
@@ -427,4 +420,4 @@ def check_descriptors(where: str, cause: Exception) -> None:
     """
     if not has_descriptors():
         reason, what, hint = NO_DESCRIPTORS
-        raise StoreUnavailable(f"{where}: {what}", where=where, reason=reason, hint=hint) from cause
+        raise errors.StoreUnavailable(f"{where}: {what}", where=where, reason=reason, hint=hint) from cause

@@ -10,18 +10,8 @@ from typing import TypeVar
 from anyio.lowlevel import checkpoint
 from attrs import define, field
 
+from noetic_py.checkpoints import checks
 from noetic_py.checkpoints.adapter import PrunePage, StoreBackend
-from noetic_py.checkpoints.checks import (
-    MAX_BYTES,
-    check_turn,
-    check_version,
-    is_held,
-    is_owned,
-    is_taken,
-    no_end,
-    no_run,
-    not_held,
-)
 from noetic_py.checkpoints.contract import BackendDurability, Scope
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.errors import NoeticError, StoreUnavailable
@@ -80,7 +70,7 @@ class MemoryStore:
     def _get(self, run_id: str) -> _Journal:
         run = self.runs.get(run_id)
         if run is None:
-            raise no_run(run_id)
+            raise checks.no_run(run_id)
         return run
 
     def _is_held(self, run: _Journal) -> bool:
@@ -90,7 +80,7 @@ class MemoryStore:
         """Append one transaction."""
         run = self.runs.get(given.run_id)
         position, fence = (0, 0) if run is None else (run.position, run.fence)
-        check_turn(given, position, fence)
+        checks.check_turn(given, position, fence)
         if run is None:
             run = self._create(given.run_id, now)
         run.records.extend(given.records)
@@ -145,9 +135,9 @@ class MemoryStore:
         run = self._get(run_id)
         place = bisect_left(run.ends, at)
         if at not in (0, run.position) and (place == len(run.ends) or run.ends[place] != at):
-            raise no_end(at)
+            raise checks.no_end(at)
         if new_run_id in self.runs:
-            raise is_taken(new_run_id)
+            raise checks.is_taken(new_run_id)
         made = self._create(new_run_id, now)
         made.records, made.ends = run.records[:at], [end for end in run.ends if end <= at]
         made.summary, made.status = summary or b"", status
@@ -156,7 +146,7 @@ class MemoryStore:
         """Forget a run."""
         run = self.runs.get(run_id)
         if run is not None and self._is_held(run):
-            raise is_held()
+            raise checks.is_held()
         self.runs.pop(run_id, None)
 
     def prune(
@@ -196,7 +186,7 @@ class MemoryStore:
         """Become the owner for `ttl` seconds."""
         run = self.runs.get(run_id) or self._create(run_id, now)
         if self._is_held(run):
-            raise is_owned("its lease to run out")
+            raise checks.is_owned("its lease to run out")
         run.fence = self._tick()
         run.held = Lease(run_id, run.fence)
         run.until = self._clock() + ttl
@@ -206,7 +196,7 @@ class MemoryStore:
         """Begin the time anew."""
         run = self.runs.get(lease.run_id)
         if run is None or run.held != lease:
-            raise not_held()
+            raise checks.not_held()
         run.until = self._clock() + ttl
         return lease
 
@@ -225,14 +215,14 @@ class MemoryStore:
 
     def put(self, scope: Scope, key: str, value: bytes, expected: int | None) -> int:
         """Give a key a value."""
-        check_version(self.get(scope, key), expected)
+        checks.check_version(self.get(scope, key), expected)
         stored = StoredValue(key, value, self._tick())
         self.values.setdefault(scope, {})[key] = stored
         return stored.version
 
     def remove(self, scope: Scope, key: str, expected: int | None) -> bool:
         """Take a key's value away."""
-        check_version(self.get(scope, key), expected)
+        checks.check_version(self.get(scope, key), expected)
         values = self.values.get(scope, {})
         removed = values.pop(key, None) is not None
         if not values:
@@ -256,7 +246,7 @@ class InMemoryBackend(StoreBackend[MemoryStore]):
         max_bytes: The largest transaction, and the largest value of a key, in bytes.
     """
 
-    def __init__(self, *, runtime: Runtime = SYSTEM, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, *, runtime: Runtime = SYSTEM, max_bytes: int = checks.MAX_BYTES) -> None:
         super().__init__(largest=max_bytes, runtime=runtime, payloads=False)
         self._store = MemoryStore(runtime.monotonic)
         self._closed = False

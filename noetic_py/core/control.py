@@ -13,22 +13,11 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 from attrs import field, frozen
 
+from noetic_py import errors
 from noetic_py.core.budget import NOTHING_USED, TokenUsage, Usage
 from noetic_py.core.diagnostics import HIDING
 from noetic_py.core.spelling import text_or_none
 from noetic_py.core.types import O_co, S_co, T, is_mapping
-from noetic_py.errors import (
-    Aborted,
-    AnswerInvalid,
-    BudgetExceeded,
-    Cancelled,
-    ConfigError,
-    Interrupted,
-    InvalidId,
-    NoeticError,
-    NoOutput,
-    Suspended,
-)
 from noetic_py.redaction import html_table, without_secrets
 
 if TYPE_CHECKING:
@@ -66,7 +55,7 @@ def check_callers_id(value: object, name: str) -> None:
         InvalidId: It is not text, is empty or too long, or holds control characters or a lone surrogate.
     """
     if not isinstance(value, str) or not value or len(value) > _MAX_ID or not value.isprintable():
-        raise InvalidId(
+        raise errors.InvalidId(
             f"{value!r:.80} is not a valid {name}; expected a printable text of 1 to {_MAX_ID} characters",
             hint="use a UUID, or a short name",
         )
@@ -99,7 +88,7 @@ class SessionKey:
             if (part := getattr(self, name)) not in (None, ""):
                 check_callers_id(part, name)
         if not self.session or not self.session.strip():
-            raise InvalidId("session is empty", hint="a UUID for each conversation")
+            raise errors.InvalidId("session is empty", hint="a UUID for each conversation")
 
     @property
     def parts(self) -> tuple[str | None, str | None, str]:
@@ -139,7 +128,7 @@ class Ask(Generic[T]):
     def __attrs_post_init__(self) -> None:
         prompt: object = self.prompt
         if not isinstance(prompt, str) or not prompt:
-            raise ConfigError(f"Ask got {prompt!r} as its prompt", code="ask", hint='Ask("Which account?", str)')
+            raise errors.ConfigError(f"Ask got {prompt!r} as its prompt", code="ask", hint='Ask("Which account?", str)')
         check_expires(self.expires)
 
     def adapter(self) -> TypeAdapter[T]:
@@ -156,7 +145,7 @@ class Ask(Generic[T]):
                 made: TypeAdapter[T] = TypeAdapter(self.answer)
                 made.json_schema()
             except (PydanticUserError, PydanticInvalidForJsonSchema) as error:
-                raise ConfigError(
+                raise errors.ConfigError(
                     f"Ask cannot take {self.answer!r} as the type of an answer: {error}",
                     code="ask",
                     hint="a type of JSON, a pydantic model, a dataclass, ...",
@@ -174,7 +163,7 @@ def check_expires(expires: object) -> None:
     if expires is None:
         return
     if isinstance(expires, bool) or not isinstance(expires, (int, float)) or not 0 < expires < _LONGEST:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"expires={expires!r} is not a number of seconds above zero", code="ask", hint="expires=3600.0"
         )
 
@@ -210,7 +199,7 @@ class Answer:
         for name, given in (("reason", self.reason), ("by", "" if self.by is None else self.by)):
             said: object = given
             if not isinstance(said, str):
-                raise AnswerInvalid(
+                raise errors.AnswerInvalid(
                     f"{said!r:.80} is not a valid {name}; expected text", hint="str(value) makes a text of it"
                 )
 
@@ -269,10 +258,12 @@ class PendingRequest:
             AnswerInvalid: The request is not for an approval, or the arguments are not a mapping or have no JSON form.
         """
         if not self.is_approval:
-            raise AnswerInvalid(f"a {self.kind} cannot be approved", hint="give it a value: pending.answer(value)")
+            raise errors.AnswerInvalid(
+                f"a {self.kind} cannot be approved", hint="give it a value: pending.answer(value)"
+            )
         given: object = arguments
         if given is not None and not is_mapping(given):
-            raise AnswerInvalid(
+            raise errors.AnswerInvalid(
                 f"{given!r:.100} is not a valid value of arguments=; expected a mapping",
                 hint='pending.approve(arguments={"amount": 250})',
             )
@@ -294,7 +285,9 @@ class PendingRequest:
             AnswerInvalid: It is an approval that is waited for, or the value has no JSON form.
         """
         if self.is_approval:
-            raise AnswerInvalid("an approval takes no value", hint="pending.approve(), or pending.reject(reason)")
+            raise errors.AnswerInvalid(
+                "an approval takes no value", hint="pending.approve(), or pending.reject(reason)"
+            )
         return Answer(self.run_id, self.key, "answered", _plain(value), by=by)
 
 
@@ -312,7 +305,9 @@ def _plain(value: object) -> Any:
         to_json(found)
         return found
     except (PydanticSerializationError, ValueError) as error:
-        raise AnswerInvalid(f"{value!r:.100} has no JSON form: {error}", hint="a value that JSON can hold") from error
+        raise errors.AnswerInvalid(
+            f"{value!r:.100} has no JSON form: {error}", hint="a value that JSON can hold"
+        ) from error
 
 
 RunStatus: TypeAlias = Literal[
@@ -347,7 +342,7 @@ class Control:
     reason: str | None = field(default=None, converter=without_secrets, validator=text_or_none)
     path: tuple[str, ...] = ()
     at: tuple[str, ...] = ()
-    error: BudgetExceeded | None = None
+    error: errors.BudgetExceeded | None = None
     shutdown: Partial | None = None
     by: str | None = field(default=None, validator=text_or_none)
 
@@ -465,7 +460,7 @@ class RunResult(Generic[O_co, S_co]):
     _transcript: Callable[[], Transcript] = field(alias="transcript")
     reason: str | None = None
     loop_stop: LoopStop | None = None
-    error: NoeticError | None = None
+    error: errors.NoeticError | None = None
     last_layer_usage: LayerUsage | None = None
     memory: Mapping[str, Any] = field(factory=dict[str, Any])
     possibly_spent: Usage = NOTHING_USED
@@ -486,22 +481,24 @@ class RunResult(Generic[O_co, S_co]):
         with HIDING:
             raise self._why_not()
 
-    def _why_not(self) -> NoeticError:
+    def _why_not(self) -> errors.NoeticError:
         if self.error is not None:
             return self.error
         reason = self.reason or "no reason given"
-        error: NoeticError
+        error: errors.NoeticError
         match self.status:
             case "aborted":
-                error = Aborted(reason)
+                error = errors.Aborted(reason)
             case "interrupted":
-                error = Interrupted(f"interrupted: {reason}")
+                error = errors.Interrupted(f"interrupted: {reason}")
             case "suspended":
-                error = Suspended(f"the run waits for an answer: {reason}", hint="answer result.pending, then resume")
+                error = errors.Suspended(
+                    f"the run waits for an answer: {reason}", hint="answer result.pending, then resume"
+                )
             case "cancelled":
-                error = Cancelled(f"cancelled: {reason}")
+                error = errors.Cancelled(f"cancelled: {reason}")
             case _:
-                error = NoOutput("the run has no value", hint="look at result.status and result.items")
+                error = errors.NoOutput("the run has no value", hint="look at result.status and result.items")
         error.result = self
         return error
 

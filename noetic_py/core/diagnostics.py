@@ -18,15 +18,7 @@ from types import CoroutineType, FrameType, TracebackType
 from typing import Any, Final, Literal, NamedTuple, NoReturn, TypeAlias, TypeVar, get_args
 from weakref import WeakSet
 
-from noetic_py.errors import (
-    CheckpointError,
-    CodecError,
-    NoeticError,
-    NoeticWarning,
-    NotAwaited,
-    ParallelFailed,
-    StepFailed,
-)
+from noetic_py import errors
 from noetic_py.redaction import redact, redact_record
 
 FULL = "NOETIC_TRACEBACK"
@@ -91,21 +83,21 @@ def trim(error: BaseException, *, causes: bool = False) -> None:
             continue
         seen.add(id(each))
         members: tuple[BaseException, ...] = getattr(each, "exceptions", ())
-        if isinstance(each, ParallelFailed):
+        if isinstance(each, errors.ParallelFailed):
             members = tuple(each.failed.values())
             if causes:
                 _shorten(each)
         each.__traceback__ = _rebuilt(_visible(each, explained))
-        explained = explained or isinstance(each, (CheckpointError, CodecError))
+        explained = explained or isinstance(each, (errors.CheckpointError, errors.CodecError))
         waiting += [(below, explained) for below in (each.__cause__, each.__context__, *members)]
 
 
-def _shorten(section: ParallelFailed) -> None:
+def _shorten(section: errors.ParallelFailed) -> None:
     """Let a section have as its cause what the body of a step raised, with the note of that step."""
     cause = section.__cause__
-    while isinstance(cause, ParallelFailed):
+    while isinstance(cause, errors.ParallelFailed):
         cause = cause.__cause__
-    if isinstance(cause, StepFailed) and cause.__cause__ is not None:
+    if isinstance(cause, errors.StepFailed) and cause.__cause__ is not None:
         raised = cause.__cause__
         # The lines that called the step, and those in it.
         raised.__traceback__ = _rebuilt([*_visible(cause), *_visible(raised)])
@@ -115,10 +107,12 @@ def _shorten(section: ParallelFailed) -> None:
     section.__cause__ = cause
 
 
-def note_place(failure: NoeticError, error: BaseException) -> None:
+def note_place(failure: errors.NoeticError, error: BaseException) -> None:
     """Note on a step's failure where in the user's code it came from: the step's path, file and line."""
     cause = failure.__cause__
-    if getattr(failure, "__notes__", None) or (isinstance(cause, NoeticError) and getattr(cause, "__notes__", None)):
+    if getattr(failure, "__notes__", None) or (
+        isinstance(cause, errors.NoeticError) and getattr(cause, "__notes__", None)
+    ):
         return
     at_fault = error
     while (inner := getattr(at_fault, "exceptions", None)) and isinstance(at_fault, BaseExceptionGroup):
@@ -141,7 +135,7 @@ def where_defined(value: object) -> str:
     return f"{kind}{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
 
 
-def warn(message: str, category: type[NoeticWarning] = NoeticWarning) -> None:
+def warn(message: str, category: type[errors.NoeticWarning] = errors.NoeticWarning) -> None:
     """Warn with the file and the line of the code that has called the library."""
     found = _caller()
     known = found.f_globals
@@ -183,7 +177,7 @@ def _visible(error: BaseException, explained: bool = False) -> list[TracebackTyp
             shown.append(each)
             own = []
         hiding = root in _OWN or (hiding and root in _BETWEEN)
-    if root in _OWN and not explained and isinstance(error, Exception) and not isinstance(error, NoeticError):
+    if root in _OWN and not explained and isinstance(error, Exception) and not isinstance(error, errors.NoeticError):
         # Something is wrong in the library itself, or with what it was given.
         shown += own
     elsewhere = not isinstance(error, Exception) or isinstance(error, BaseExceptionGroup)
@@ -353,7 +347,7 @@ class LostCalls:
                 self.lose(*call.close_lost())
         if self._lost:
             said = ", ".join(f"{what} was called and not awaited ({place})" for place, what in self._lost.items())
-            raise NotAwaited(said, hint=f"await {next(iter(self._lost.values()))}")
+            raise errors.NotAwaited(said, hint=f"await {next(iter(self._lost.values()))}")
 
 
 LOST: ContextVar[LostCalls | None] = ContextVar("noetic_lost_calls", default=None)
@@ -415,7 +409,7 @@ class AwaitedCall(Coroutine[Any, Any, Any]):
             # What event loops and debuggers ask of whatever they run; and once it runs it was awaited.
             return getattr(self._made, name)
         self._made.close()
-        raise NotAwaited(
+        raise errors.NotAwaited(
             f"{self._what} was called and not awaited ({self._place}), so there is no {name!r} yet",
             hint=f"(await {self._what}).{name}",
         )
@@ -448,13 +442,15 @@ class _Entered(AbstractAsyncContextManager[Any, "bool | None"]):
         self._refuse(f"asked for {name!r}")
 
     def _refuse(self, how: str) -> NoReturn:
-        raise NotAwaited(
+        raise errors.NotAwaited(
             f"{self._what} was {how} without being entered ({self._place})",
             hint=f"async with {self._what} as stream: ...",
         )
 
 
-def not_a_value(made: CoroutineType[object, object, object], what: str, *, path: tuple[str, ...] = ()) -> NotAwaited:
+def not_a_value(
+    made: CoroutineType[object, object, object], what: str, *, path: tuple[str, ...] = ()
+) -> errors.NotAwaited:
     """The error for a coroutine that is taken for a value.
 
     Args:
@@ -468,7 +464,7 @@ def not_a_value(made: CoroutineType[object, object, object], what: str, *, path:
     if not code.co_filename.startswith(_PACKAGE):
         made.close()
         place = f" ({code.co_filename}:{code.co_firstlineno})"
-    return NotAwaited(
+    return errors.NotAwaited(
         f"{what} the coroutine of {code.co_qualname}(){place}, which is not a value",
         path=path,
         hint=f"await {code.co_name}(...) first, and use what that gives",

@@ -27,38 +27,6 @@ if TYPE_CHECKING:
     from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item
     from noetic_py.core.view import View
 
-__all__ = [
-    "BudgetWarning",
-    "Bus",
-    "ChannelDropped",
-    "Emitted",
-    "Event",
-    "HandedOver",
-    "ItemsAppended",
-    "LayerFailed",
-    "LoopIteration",
-    "LoopWaiting",
-    "ModelFailed",
-    "ModelFinished",
-    "ModelStarted",
-    "ProgressSet",
-    "ReasoningDelta",
-    "RequestMade",
-    "RunFinished",
-    "RunStarted",
-    "Source",
-    "StepCommitted",
-    "StepDiscarded",
-    "StepStarted",
-    "Subscription",
-    "TextDelta",
-    "ToolFinished",
-    "ToolStarted",
-    "UntilFailed",
-    "ViewMade",
-]
-
-
 CAPACITY = 10_000
 """The default number of events that may wait for a listener."""
 MAX_HELD = 64 * 1024 * 1024

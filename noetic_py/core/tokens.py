@@ -20,20 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, runtime_c
 from attrs import field, frozen
 from attrs.validators import ge
 
-from noetic_py.core.items import (
-    ContentPart,
-    FunctionCall,
-    FunctionCallOutput,
-    InputFile,
-    InputImage,
-    InputText,
-    Item,
-    Message,
-    Opaque,
-    OutputText,
-    Reasoning,
-    Refusal,
-)
+from noetic_py.core import items
 from noetic_py.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -67,7 +54,7 @@ class TokenCounter(Protocol):
         """The tokens of a text on its own."""
         ...
 
-    def count_item(self, item: Item, /) -> TokenCount:
+    def count_item(self, item: items.Item, /) -> TokenCount:
         """The tokens an item takes in a request, with what frames it."""
         ...
 
@@ -83,7 +70,7 @@ _IMAGE_LOW: Final = 85
 _UNSEEN_FILE: Final = 1000
 
 
-class _Counted(weakref.ref["Item"]):
+class _Counted(weakref.ref["items.Item"]):
     """An item that was counted, for as long as it lives, with its identity and its count."""
 
     __slots__ = ("count", "key")
@@ -109,7 +96,7 @@ class TextCounter(ABC):
     def count_text(self, text: str, /) -> TokenCount:
         """The tokens of a text on its own."""
 
-    def count_item(self, item: Item, /) -> TokenCount:
+    def count_item(self, item: items.Item, /) -> TokenCount:
         """The tokens an item takes in a request, with what frames it.
 
         What is not text is estimated, and the count says so: images, files, encrypted reasoning, opaque items and
@@ -124,39 +111,39 @@ class TextCounter(ABC):
         self._known[counted.key] = counted
         return counted.count
 
-    def _measure(self, item: Item) -> TokenCount:
+    def _measure(self, item: items.Item) -> TokenCount:
         match item:
-            case Message():
+            case items.Message():
                 return self._parts(item.content, _FRAME)
-            case FunctionCall():
+            case items.FunctionCall():
                 count = self.count_text(item.name) + self.count_text(item.arguments)
                 return TokenCount(count.value + _CALL_FRAME, count.source)
-            case FunctionCallOutput():
-                parts = (InputText(text=item.output),) if isinstance(item.output, str) else item.output
+            case items.FunctionCallOutput():
+                parts = (items.InputText(text=item.output),) if isinstance(item.output, str) else item.output
                 return self._parts(parts, _FRAME)
-            case Reasoning():
+            case items.Reasoning():
                 count = self._parts(item.content + item.summary, _FRAME)
                 return count if item.encrypted_content is None else count + _encrypted(item.encrypted_content)
-            case Opaque():
+            case items.Opaque():
                 return _guess(self.count_text(item.raw.decode(errors="replace")))
             case _:
                 return _guess(self.count_text(json.dumps(item.data, ensure_ascii=False)))
 
-    def _parts(self, parts: tuple[ContentPart, ...], frame: int) -> TokenCount:
+    def _parts(self, parts: tuple[items.ContentPart, ...], frame: int) -> TokenCount:
         total = TokenCount(frame, self.count_text("").source)
         for part in parts:
             total += self._part(part)
         return total
 
-    def _part(self, part: ContentPart) -> TokenCount:
+    def _part(self, part: items.ContentPart) -> TokenCount:
         match part:
-            case InputText() | OutputText():
+            case items.InputText() | items.OutputText():
                 return self.count_text(part.text)
-            case Refusal():
+            case items.Refusal():
                 return self.count_text(part.refusal)
-            case InputImage():
+            case items.InputImage():
                 return TokenCount(_IMAGE_LOW if part.detail == "low" else _IMAGE, "estimated")
-            case InputFile(data=bytes(data)):
+            case items.InputFile(data=bytes(data)):
                 return TokenCount(_weigh(data), "estimated")
             case _:
                 return TokenCount(_UNSEEN_FILE, "estimated")

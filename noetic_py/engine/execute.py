@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
+from noetic_py import errors
 from noetic_py.context.protocol import CURRENT
 from noetic_py.context.read import ContextScope, StepMeta
 from noetic_py.context.step import AnyStep, Body, SequenceSpec
@@ -49,19 +50,6 @@ from noetic_py.engine.journaling import fold, ledger, replay
 from noetic_py.engine.kind import BodySegment
 from noetic_py.engine.layers.handles import check_shown, keeping
 from noetic_py.engine.state import UNTIMED, Bare, Execution, wrap_up_step
-from noetic_py.errors import (
-    BudgetExceeded,
-    Cancelled,
-    CheckpointError,
-    ConcurrentStepCall,
-    ConfigError,
-    NoeticError,
-    NotAwaited,
-    StepFailed,
-    StepTimeout,
-    Stopped,
-    UnknownPrice,
-)
 from noetic_py.journal.records import Decision
 from noetic_py.steps.code import wrong_input
 from noetic_py.steps.flow import BranchSpec, ParallelSpec
@@ -237,7 +225,9 @@ async def _breathe(x: Execution) -> None:
     while node is not None:
         if node.stop is not None:
             # Only code that shields itself from cancellation comes here.
-            raise Cancelled("the execution was stopped", hint="steps cannot run inside a shielded scope after a stop")
+            raise errors.Cancelled(
+                "the execution was stopped", hint="steps cannot run inside a shielded scope after a stop"
+            )
         node = None if node.frame is None or node.frame.up is None else node.frame.up.x
 
 
@@ -319,7 +309,7 @@ def open_lease(frame: Frame, budget: Budget) -> None:
         ledger.recover_wrap_up(x.run, spent := BudgetLease(None), frame.at)
     try:
         lease.keep_reserve(spent)
-    except BudgetExceeded as error:
+    except errors.BudgetExceeded as error:
         if error.dimension == "steps" and frame.step.counted and not frame.virtual and _is_counted(frame):
             frame.lease.give_back_step()
         raise
@@ -348,7 +338,7 @@ async def _timed(frame: Frame, body: Body, value: object) -> object:
         output = await body(value, frame)
         if not is_late(cancel_scope):
             return output
-    raise StepTimeout(seconds, path=frame.at)
+    raise errors.StepTimeout(seconds, path=frame.at)
 
 
 @contextmanager
@@ -369,7 +359,7 @@ async def under_budget(frame: Frame, budget: Budget, body: Callable[[], Awaitabl
     lease = frame.lease
     try:
         return await _until_deadline(frame, lease, body)
-    except BudgetExceeded as error:
+    except errors.BudgetExceeded as error:
         step = wrap_up_step(budget)
         if step is None or frame.wrap_up is not None:
             raise
@@ -380,7 +370,7 @@ async def under_budget(frame: Frame, budget: Budget, body: Callable[[], Awaitabl
 
 
 def open_wrap_up(
-    frame: Frame, lease: BudgetLease, step: AnyStep, error: BudgetExceeded | None
+    frame: Frame, lease: BudgetLease, step: AnyStep, error: errors.BudgetExceeded | None
 ) -> tuple[BudgetLease, Callable[[], Awaitable[object]]]:
     """Put a frame on the reserve of its spent lease, and say how to run the wrap-up step there."""
     run = frame.x.run
@@ -401,10 +391,10 @@ async def _until_deadline(frame: Frame, lease: BudgetLease, body: Callable[[], A
         output = await body()
         if not is_late(cancel_scope):
             return output
-    raise BudgetExceeded("seconds", limit=seconds, requested=0.0, settled=seconds, path=frame.at)
+    raise errors.BudgetExceeded("seconds", limit=seconds, requested=0.0, settled=seconds, path=frame.at)
 
 
-def settle_failure(frame: Frame, error: NoeticError, *, wrapped: bool = True) -> None:
+def settle_failure(frame: Frame, error: errors.NoeticError, *, wrapped: bool = True) -> None:
     """The failure was not handled below: what finished steps left becomes visible again in the frame's scope."""
     settle_state(frame.scope, error)
     # A wrap-up may follow, and what it changes is told by what is stored.
@@ -412,7 +402,7 @@ def settle_failure(frame: Frame, error: NoeticError, *, wrapped: bool = True) ->
     restore(frame, error.path, wrapped=wrapped)
 
 
-def settle_state(scope: ContextScope, error: NoeticError) -> None:
+def settle_state(scope: ContextScope, error: errors.NoeticError) -> None:
     """The state becomes what finished steps had left before the failure, and so do those of layers."""
     left = error.left
     if left is not None and left[0] is scope.state:
@@ -451,9 +441,9 @@ def _restore_items(frame: Frame, left: Sequence[BodySegment]) -> None:
     frame.mark = frame.written = len(log)
 
 
-def as_error(frame: Frame, error: Exception) -> NoeticError:
+def as_error(frame: Frame, error: Exception) -> errors.NoeticError:
     """The failure as it is seen outside of the step, live and on replay."""
-    if isinstance(error, NoeticError):
+    if isinstance(error, errors.NoeticError):
         failure = error.at(frame.at)
         note_place(failure, error)
         return failure
@@ -461,7 +451,7 @@ def as_error(frame: Frame, error: Exception) -> NoeticError:
     if hidden is not None:
         hidden.__cause__ = error
         return hidden
-    failure = StepFailed(path=frame.at, error_type=type(error).__name__, error_message=str(error))
+    failure = errors.StepFailed(path=frame.at, error_type=type(error).__name__, error_message=str(error))
     failure.__cause__ = error.__cause__ if isinstance(error, CancelledError) else error
     failure.hint = frame.wrong_input
     note_place(failure, error)
@@ -478,16 +468,24 @@ def _giver(frame: Frame) -> str | None:
     return None if up is None or up.step.body is None else f"the body of step {up.step.id!r}"
 
 
-def _misuse(error: BaseException) -> ConcurrentStepCall | None:
+def _misuse(error: BaseException) -> errors.ConcurrentStepCall | None:
     """A step called from a body's own task group, which wraps what it raises."""
-    if isinstance(error, ConcurrentStepCall):
+    if isinstance(error, errors.ConcurrentStepCall):
         return error
     inside: tuple[BaseException, ...] = getattr(error, "exceptions", ())
     return next(filter(None, map(_misuse, inside)), None)
 
 
 # What another attempt cannot change.
-_NEVER_RETRIED = (BudgetExceeded, UnknownPrice, ConfigError, ConcurrentStepCall, NotAwaited, Stopped, CheckpointError)
+_NEVER_RETRIED = (
+    errors.BudgetExceeded,
+    errors.UnknownPrice,
+    errors.ConfigError,
+    errors.ConcurrentStepCall,
+    errors.NotAwaited,
+    errors.Stopped,
+    errors.CheckpointError,
+)
 
 
 async def _after_failure(frame: Frame, error: Exception) -> None:
@@ -547,7 +545,7 @@ async def _after_failure(frame: Frame, error: Exception) -> None:
     frame.cuts_short = None
 
 
-def _log_retry(frame: Frame, failure: NoeticError, attempts: int, seconds: float) -> None:
+def _log_retry(frame: Frame, failure: errors.NoeticError, attempts: int, seconds: float) -> None:
     log(
         "steps",
         WARNING,
@@ -561,7 +559,7 @@ def _log_retry(frame: Frame, failure: NoeticError, attempts: int, seconds: float
     )
 
 
-def _note_left(frame: Frame, failure: NoeticError) -> None:
+def _note_left(frame: Frame, failure: errors.NoeticError) -> None:
     """Note in a failure what finished steps had left in the frame's scope: it is seen where nothing handles it."""
     scope, left = frame.scope, failure.left
     if left is None or left[0] is not scope.state:
@@ -652,8 +650,8 @@ async def call_from_body(frame: Frame, step: AnyStep, value: object) -> object:
         frame.busy = None
 
 
-def _concurrent(frame: Frame, name: str, when: str) -> ConcurrentStepCall:
-    return ConcurrentStepCall(
+def _concurrent(frame: Frame, name: str, when: str) -> errors.ConcurrentStepCall:
+    return errors.ConcurrentStepCall(
         f"{'/'.join((*frame.at, name))} was called {when}",
         path=frame.at,
         hint="await ctx.gather(a.bind(x), b.bind(y)) runs several at once; anyio.fail_after replaces asyncio.wait_for",

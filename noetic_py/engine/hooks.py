@@ -11,6 +11,7 @@ from typing import Any
 from anyio.lowlevel import checkpoint
 from attrs import asdict, define, evolve, field
 
+from noetic_py import errors
 from noetic_py.context.artifacts import ArtifactOwner, ArtifactStore
 from noetic_py.context.hooks import (
     AnyHook,
@@ -35,16 +36,6 @@ from noetic_py.core.types import is_dict
 from noetic_py.core.values import copy_value
 from noetic_py.engine.execute import execute
 from noetic_py.engine.frame import Frame, failure_of, in_time
-from noetic_py.errors import (
-    ArgumentsRefused,
-    CheckpointError,
-    ConcurrentStepCall,
-    ConfigError,
-    HookFailed,
-    ModelError,
-    Stopped,
-    ToolArgumentsInvalid,
-)
 from noetic_py.journal.records import Pending
 from noetic_py.memory.history import paired
 from noetic_py.memory.layer import AnyLayer, answers
@@ -106,7 +97,7 @@ class Received:
             return self.sent
         try:
             text = text_of(self.tool.received(self.values))
-        except ToolArgumentsInvalid:
+        except errors.ToolArgumentsInvalid:
             return self.sent
         return self.sent if text == self.sent.arguments else evolve(self.sent, arguments=text)
 
@@ -164,7 +155,7 @@ def check_changed(answer: Answer, record: Pending) -> None:
         return
     problem = next(_problems(dict(answer.arguments), record), None)
     if problem is not None:
-        raise ArgumentsRefused(
+        raise errors.ArgumentsRefused(
             f"request {answer.key}: the changed arguments of {record.tool} are not taken: {problem}",
             path=record.path,
             hint="approve with arguments that fit request.schema and the permission rules, or reject",
@@ -237,7 +228,7 @@ async def apply(frame: Frame, hook: AnyHook, effects: Effects) -> None:
         NoeticError: The store of artifacts, or the memory, has refused it.
     """
     if effects.skips and hook.event != "after_tool":
-        raise ConfigError(
+        raise errors.ConfigError(
             f"skip_summary() was asked for by {hook.name!r}, a hook of {hook.event}",
             code="hook-effect",
             path=frame.at,
@@ -282,7 +273,7 @@ async def _compact(frame: Frame, asked: Compact) -> None:
     bound: AnyLayer | None = frame.memory[layers[0].id] if layers else None
     compact = None if bound is None else bound.compactor()
     if compact is None:
-        raise ConfigError(
+        raise errors.ConfigError(
             "compact() needs a Compaction layer, which shows the summary",
             code="no-compaction",
             path=frame.at,
@@ -309,7 +300,7 @@ def hand_over(frame: Frame, asked: HandOff | Handoff[object]) -> None:
     if node is not None and node.x.whole is frame.x.whole:
         targets = node.step.spec.targets.steps()
     if node is None or targets.get(asked.step.id) is not asked.step:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"a hook hands over to {asked.step!r}, which is not in the handoffs= of a step around it",
             code="handoff",
             path=frame.at,
@@ -327,7 +318,7 @@ def _finish(frame: Frame) -> None:
 
 
 # Errors that end the run, and mistakes of the program.
-_THROUGH = (CheckpointError, ConcurrentStepCall, ConfigError, Stopped)
+_THROUGH = (errors.CheckpointError, errors.ConcurrentStepCall, errors.ConfigError, errors.Stopped)
 
 
 def _hooks(frame: Frame, event: HookEvent, tags: frozenset[str], more: Sequence[AnyHook] = ()) -> Sequence[AnyHook]:
@@ -364,13 +355,13 @@ async def _call(frame: Frame, hook: AnyHook, *subject: object) -> tuple[object, 
     return made, ctx.effects
 
 
-def _failed(frame: Frame, hook: AnyHook, what: str, hint: str | None = None) -> HookFailed:
-    return HookFailed(
+def _failed(frame: Frame, hook: AnyHook, what: str, hint: str | None = None) -> errors.HookFailed:
+    return errors.HookFailed(
         f"the {hook.event} hook {hook.name!r} {what}", hook=hook.name, event=hook.event, path=frame.at, hint=hint
     )
 
 
-def _wrong(frame: Frame, hook: AnyHook, made: object, wanted: str) -> HookFailed:
+def _wrong(frame: Frame, hook: AnyHook, made: object, wanted: str) -> errors.HookFailed:
     return _failed(frame, hook, f"returned {made!r:.100}", f"it returns {wanted}, or nothing")
 
 
@@ -412,14 +403,14 @@ async def after_model(frame: Frame, response: ModelResponse) -> ModelResponse:
     return response
 
 
-async def on_model_error(frame: Frame, error: ModelError) -> ModelResponse | None:
+async def on_model_error(frame: Frame, error: errors.ModelError) -> ModelResponse | None:
     """The answer that a hook gives in place of a model that has failed; `None` when none does."""
     if not frame.x.run.dispatches_hooks:
         return None
     for hook in _hooks(frame, "on_model_error", _tags_of_round(frame)):
         try:
             made, _ = await _call(frame, hook, error)
-        except HookFailed as failed:
+        except errors.HookFailed as failed:
             # Raising what it was given is not a failure of the hook's.
             if failed.__cause__ is error:
                 raise error from None

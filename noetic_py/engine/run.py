@@ -44,15 +44,7 @@ from noetic_py.engine.protocol import Interpreter
 from noetic_py.engine.state import Execution, Run, head, wrap_up_step
 from noetic_py.engine.stops import VALUELESS, asked_again, note, note_valueless, value_so_far, wrap_up_of
 from noetic_py.errors import BudgetExceeded, CheckpointError, NoeticError
-from noetic_py.journal.records import (
-    Base,
-    Decision,
-    JournalRecord,
-    Opening,
-    RunBegun,
-    RunEnded,
-    StepFinished,
-)
+from noetic_py.journal.records import Base, Decision, JournalRecord, Opening, RunBegun, RunEnded, StepFinished
 from noetic_py.steps.flow import BranchSpec, ParallelSpec
 from noetic_py.steps.handoff import HandoffSourceSpec, HandoffSpec, members
 from noetic_py.steps.loop import LoopSpec

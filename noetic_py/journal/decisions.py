@@ -8,22 +8,8 @@ from collections.abc import Mapping, Sequence
 from noetic_py.core.control import SETTLING
 from noetic_py.core.items import FunctionCallOutput, Item, ItemBase
 from noetic_py.core.types import is_list
+from noetic_py.journal import values
 from noetic_py.journal.fields import Fits, or_none, refuse
-from noetic_py.journal.values import (
-    Path,
-    each_of,
-    is_attempt,
-    is_cost,
-    is_count,
-    is_flag,
-    is_limits,
-    is_optional_text,
-    is_path,
-    is_text,
-    is_usage,
-    object_of,
-    pair_of,
-)
 
 
 def _anything(_: object) -> bool:
@@ -34,15 +20,15 @@ def _is_verdict(value: object) -> bool:
     return (
         is_list(value)
         and len(value) in (3, 4)
-        and is_flag(value[0])
-        and all(map(is_optional_text, value[1:3]))
-        and all(map(is_flag, value[3:]))
+        and values.is_flag(value[0])
+        and all(map(values.is_optional_text, value[1:3]))
+        and all(map(values.is_flag, value[3:]))
     )
 
 
-_ASKED = object_of(
+_ASKED = values.object_of(
     {"kind": lambda value: value in SETTLING},
-    {"value": _anything, "reason": is_text, "by": is_optional_text, "key": is_text},
+    {"value": _anything, "reason": values.is_text, "by": values.is_optional_text, "key": values.is_text},
 )
 # What the engine's own steps store as their output, by kind.
 _OUTPUTS: Mapping[str, tuple[Fits, str]] = {
@@ -50,59 +36,63 @@ _OUTPUTS: Mapping[str, tuple[Fits, str]] = {
         lambda value: (
             is_list(value)
             and len(value) == 5
-            and or_none(is_usage)(value[0])
-            and or_none(object_of({"$": lambda mark: mark == "decimal", "v": is_cost}))(value[1])
-            and all(map(is_optional_text, value[2:]))
+            and or_none(values.is_usage)(value[0])
+            and or_none(values.object_of({"$": lambda mark: mark == "decimal", "v": values.is_cost}))(value[1])
+            and all(map(values.is_optional_text, value[2:]))
         ),
         "[usage, cost, stop reason, model, response id]",
     ),
     "gather": (is_list, "a list"),
-    "handing": (object_of({"to": is_optional_text, "value": _anything}), "an object of to and value"),
-    "send": (pair_of(is_text, _anything), "[channel, value]"),
+    "handing": (values.object_of({"to": values.is_optional_text, "value": _anything}), "an object of to and value"),
+    "send": (values.pair_of(values.is_text, _anything), "[channel, value]"),
 }
 # What the engine decides for a step, by the key up to its number, as read.
 _DECISIONS: Mapping[str, tuple[Fits, str]] = {
-    "route": (is_optional_text, "the id of a step or null"),
-    "paths": (is_path, "ids of steps"),
-    "wrap_up": (is_path, "a path"),
+    "route": (values.is_optional_text, "the id of a step or null"),
+    "paths": (values.is_path, "ids of steps"),
+    "wrap_up": (values.is_path, "a path"),
     "verdict": (
         _is_verdict,
         "[stop, reason, feedback], with a fourth field when the condition failed",
     ),
     "cut": (
         lambda value: (
-            is_list(value) and len(value) in (2, 3) and type(value[0]) is int and all(map(is_flag, value[1:]))
+            is_list(value) and len(value) in (2, 3) and type(value[0]) is int and all(map(values.is_flag, value[1:]))
         ),
         "[scope, timed] or [scope, timed, held]",
     ),
-    "between": (each_of(lambda item: isinstance(item, ItemBase)), "a list of items"),
+    "between": (values.each_of(lambda item: isinstance(item, ItemBase)), "a list of items"),
     "begun": (
-        each_of(lambda value: is_list(value) and len(value) == 2 and is_path(value[0]) and is_attempt(value[1])),
+        values.each_of(
+            lambda value: (
+                is_list(value) and len(value) == 2 and values.is_path(value[0]) and values.is_attempt(value[1])
+            )
+        ),
         "a list of [path, attempt]",
     ),
     "valueless": (lambda value: value is True, "true"),
     "asked": (_ASKED, "a stop that was asked for"),
     "launched": (
-        object_of(
+        values.object_of(
             {
-                "step": is_text,
-                "fingerprint": is_text,
-                "count": is_count,
-                "input": is_text,
-                "state": is_text,
-                "bag": is_flag,
-                "version": is_attempt,
-                "budget": is_limits,
+                "step": values.is_text,
+                "fingerprint": values.is_text,
+                "count": values.is_count,
+                "input": values.is_text,
+                "state": values.is_text,
+                "bag": values.is_flag,
+                "version": values.is_attempt,
+                "budget": values.is_limits,
             }
         ),
         "what was started",
     ),
 }
-_TAKEN = (is_path, "the path of a send")
+_TAKEN = (values.is_path, "the path of a send")
 _CALL = re.compile(r"\[\d{1,9}\]\Z")
 
 
-def check_output(kind: str, path: Path, tree: object, items: Sequence[Item]) -> None:
+def check_output(kind: str, path: values.Path, tree: object, items: Sequence[Item]) -> None:
     """Check the output of a finished step, which the engine's own steps know the form of.
 
     Args:
@@ -125,7 +115,7 @@ def check_output(kind: str, path: Path, tree: object, items: Sequence[Item]) -> 
             raise refuse(len(items), "items", of_kind, "an output as the last one")
 
 
-def check_decision(key: str, value: object, path: Path) -> None:
+def check_decision(key: str, value: object, path: values.Path) -> None:
     """Check what was decided for a step, as it was read.
 
     Raises:

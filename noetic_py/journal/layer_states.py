@@ -14,19 +14,7 @@ from noetic_py.core.codec import Codec
 from noetic_py.core.codec.structure import inside
 from noetic_py.core.state import NO_LAYER_STATES, LayerStates
 from noetic_py.errors import CodecError
-from noetic_py.journal.values import (
-    WHOLE,
-    Change,
-    Known,
-    LayerDeltas,
-    apply_changes,
-    changed_fields,
-    changes,
-    digest_of,
-    field_trees,
-    known_fields,
-    state_tree,
-)
+from noetic_py.journal import values
 
 _MISSING = object()
 
@@ -38,16 +26,16 @@ class StoredLayerStates:
 
     def __init__(self, layer_states: LayerStates = NO_LAYER_STATES) -> None:
         self.layer_states: LayerStates = layer_states
-        self._forms: dict[str, dict[str, Known]] = {}
+        self._forms: dict[str, dict[str, values.Known]] = {}
 
-    def changes(self, now: LayerStates, codec: Codec) -> tuple[LayerDeltas, StoredLayerStates]:
+    def changes(self, now: LayerStates, codec: Codec) -> tuple[values.LayerDeltas, StoredLayerStates]:
         """What leads from these states to others, and those as stored.
 
         Raises:
             CodecError: A state cannot be stored; `where` says the layer and the field.
         """
         after = StoredLayerStates(now)
-        found: list[tuple[str, tuple[Change, ...]]] = []
+        found: list[tuple[str, tuple[values.Change, ...]]] = []
         for layer in (*self.layer_states, *(each for each in now if each not in self.layer_states)):
             old, new = self.layer_states.get(layer, _MISSING), now.get(layer, _MISSING)
             if old is new:
@@ -59,29 +47,29 @@ class StoredLayerStates:
                 found.append((layer, delta))
         return tuple(found), after
 
-    def _form(self, layer: str, codec: Codec) -> dict[str, Known]:
+    def _form(self, layer: str, codec: Codec) -> dict[str, values.Known]:
         found = self._forms.get(layer)
         if found is None and layer in self.layer_states:
             try:
-                found = self._forms[layer] = known_fields(self.layer_states[layer], codec)
+                found = self._forms[layer] = values.known_fields(self.layer_states[layer], codec)
             except CodecError as error:
                 raise inside(error, f"memory.{layer}") from error
         return found or {}
 
 
 def _delta(
-    before: dict[str, Known], after: dict[str, Known], old: object, new: object, codec: Codec
-) -> tuple[Change, ...]:
+    before: dict[str, values.Known], after: dict[str, values.Known], old: object, new: object, codec: Codec
+) -> tuple[values.Change, ...]:
     if new is _MISSING:
-        return (Change("unset", WHOLE, None),)
-    if type(old) is type(new) and (WHOLE in before) == (WHOLE in after):
-        return changes(before, after)
+        return (values.Change("unset", values.WHOLE, None),)
+    if type(old) is type(new) and (values.WHOLE in before) == (values.WHOLE in after):
+        return values.changes(before, after)
     # Its type is not known from what was there, so all of it is stored.
-    return (Change("set", WHOLE, None, codec.encode(new)),)
+    return (values.Change("set", values.WHOLE, None, codec.encode(new)),)
 
 
 def apply_layer_states(
-    layer_states: LayerStates, deltas: LayerDeltas, types: Callable[[str], object], codec: Codec
+    layer_states: LayerStates, deltas: values.LayerDeltas, types: Callable[[str], object], codec: Codec
 ) -> LayerStates:
     """The states, changed as they were changed once before.
 
@@ -109,11 +97,11 @@ def apply_layer_states(
     return made
 
 
-def _applied(old: Any, given: tuple[Change, ...], kind: object, codec: Codec) -> object:
-    whole = next((change for change in given if change.key == WHOLE), None)
+def _applied(old: Any, given: tuple[values.Change, ...], kind: object, codec: Codec) -> object:
+    whole = next((change for change in given if change.key == values.WHOLE), None)
     if whole is None:
         value = copy.copy(old)
-        apply_changes(value, given, codec)
+        values.apply_changes(value, given, codec)
         return value
     if whole.op == "unset":
         return _MISSING
@@ -122,28 +110,28 @@ def _applied(old: Any, given: tuple[Change, ...], kind: object, codec: Codec) ->
     return [*old, *now] if whole.op == "append" else now
 
 
-def changed_tree(tree: Any, given: Sequence[Change], missing: object) -> object:
+def changed_tree(tree: Any, given: Sequence[values.Change], missing: object) -> object:
     """A layer's stored state after changes; `missing` stands for none.
 
     Raises:
         CodecError: Something was appended to what is not a list.
     """
-    whole = next((change for change in given if change.key == WHOLE), None)
+    whole = next((change for change in given if change.key == values.WHOLE), None)
     if whole is None:
-        return state_tree(tree, changed_fields(field_trees(tree), given))
+        return values.state_tree(tree, values.changed_fields(values.field_trees(tree), given))
     if whole.op == "unset":
         return missing
     return [*tree, *whole.tree] if whole.op == "append" else whole.tree
 
 
-def unlike(layer_states: LayerStates, deltas: LayerDeltas, codec: Codec) -> str | None:
+def unlike(layer_states: LayerStates, deltas: values.LayerDeltas, codec: Codec) -> str | None:
     """The first layer whose state is not what it was when these changes were made; `None` when all are."""
     for layer, given in deltas:
         if layer not in layer_states or all(change.before is None for change in given):
             continue
-        known = known_fields(layer_states[layer], codec)
+        known = values.known_fields(layer_states[layer], codec)
         for change in given:
             found = known.get(change.key)
-            if change.before is not None and (None if found is None else digest_of(found.data)) != change.before:
+            if change.before is not None and (None if found is None else values.digest_of(found.data)) != change.before:
                 return layer
     return None

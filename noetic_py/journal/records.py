@@ -29,6 +29,7 @@ from noetic_py.core.log import Origin
 from noetic_py.core.runtime import Trace
 from noetic_py.core.types import Version
 from noetic_py.errors import CodecError, LimitExceeded, NoeticError
+from noetic_py.journal import values
 from noetic_py.journal.decisions import check_decision, check_output
 from noetic_py.journal.fields import (
     ALWAYS,
@@ -49,60 +50,24 @@ from noetic_py.journal.fields import (
     write_fields,
 )
 from noetic_py.journal.stored import Record
-from noetic_py.journal.values import (
-    ANY_JSON,
-    ARGUMENTS,
-    ATTEMPT,
-    CHANGES,
-    CHILD,
-    CONTROL,
-    COST,
-    COUNT,
-    ENCODED,
-    ERROR,
-    FLAG,
-    ITEMS,
-    LAYERS,
-    LIMITS,
-    LOOP_STOPS,
-    MEMORY,
-    METADATA,
-    OBJECT,
-    ORIGINS,
-    PATHS,
-    POSITION,
-    POSITIONS,
-    REVISED_CHANGES,
-    REVISED_LAYERS,
-    RULES,
-    TEXT,
-    TIME,
-    TRACE,
-    TREE,
-    USAGE,
-    VALUE,
-    VERSIONS,
-    Change,
-    LayerDeltas,
-    Path,
-    SameAsChild,
-    Stored,
-    nested,
-    one_of,
-)
 
 _KIND = StoredKey("k")
-_USAGE, _COST, _CONTROL, _TOOL = USAGE.or_null(), COST.or_null(), CONTROL.or_null(), TEXT.or_null()
-_TEXT_OR_NULL = TEXT.or_null()
-_ITEMS, _CHANGES, _LAYERS = ITEMS.or_null(), CHANGES.or_null(), LAYERS.or_null()
+_USAGE, _COST, _CONTROL, _TOOL = (
+    values.USAGE.or_null(),
+    values.COST.or_null(),
+    values.CONTROL.or_null(),
+    values.TEXT.or_null(),
+)
+_TEXT_OR_NULL = values.TEXT.or_null()
+_ITEMS, _CHANGES, _LAYERS = values.ITEMS.or_null(), values.CHANGES.or_null(), values.LAYERS.or_null()
 
 
 def _has_own_output(step: "StepFinished") -> bool:
-    return not isinstance(step.output, SameAsChild)
+    return not isinstance(step.output, values.SameAsChild)
 
 
 def _has_childs_output(step: "StepFinished") -> bool:
-    return isinstance(step.output, SameAsChild)
+    return isinstance(step.output, values.SameAsChild)
 
 
 def _has_layers(revised: "StateRevised") -> bool:
@@ -129,9 +94,9 @@ class Base:
     """
 
     app: Annotated[str | None, _TEXT_OR_NULL]
-    user: Annotated[str | None, TEXT]
-    session: Annotated[str, TEXT]
-    position: Annotated[int, POSITION]
+    user: Annotated[str | None, values.TEXT]
+    session: Annotated[str, values.TEXT]
+    position: Annotated[int, values.POSITION]
 
 
 @define(eq=False)
@@ -157,35 +122,35 @@ class Opening:
         asked: Where in that conversation a message of the user's stands that no run has answered.
     """
 
-    fingerprint: Annotated[str, StoredKey("f"), TEXT]
-    items: Annotated[tuple[Item, ...], StoredKey("i"), ITEMS]
-    state: Annotated[object, StoredKey("s"), TREE]
+    fingerprint: Annotated[str, StoredKey("f"), values.TEXT]
+    items: Annotated[tuple[Item, ...], StoredKey("i"), values.ITEMS]
+    state: Annotated[object, StoredKey("s"), values.TREE]
     user_id: Annotated[str | None, StoredKey("user"), _TEXT_OR_NULL]
     request_id: Annotated[str | None, StoredKey("request"), _TEXT_OR_NULL]
-    metadata: Annotated[Mapping[str, Any], StoredKey("meta"), METADATA]
+    metadata: Annotated[Mapping[str, Any], StoredKey("meta"), values.METADATA]
     source: Annotated[str | None, StoredKey("source"), _TEXT_OR_NULL]
-    budget: Annotated[Mapping[str, Any] | None, StoredKey("budget"), LIMITS, NEEDED] = None
-    version: Annotated[int, StoredKey("v"), ATTEMPT] = 1
-    base: Annotated[Base | None, StoredKey("session"), nested(Base, "a list")] = None
-    depth: Annotated[int, StoredKey("depth"), COUNT] = 0
-    turns: Annotated[int, StoredKey("turns"), COUNT] = 0
-    trace: Annotated[Trace | None, StoredKey("trace"), TRACE] = None
-    origins: Annotated[Sequence[tuple[int, Origin | None]], StoredKey("o"), ORIGINS] = ()
-    asked: Annotated[int | None, StoredKey("asked"), COUNT] = None
-    memory: Annotated[ContextMemory | None, StoredKey("memory"), MEMORY] = None
+    budget: Annotated[Mapping[str, Any] | None, StoredKey("budget"), values.LIMITS, NEEDED] = None
+    version: Annotated[int, StoredKey("v"), values.ATTEMPT] = 1
+    base: Annotated[Base | None, StoredKey("session"), values.nested(Base, "a list")] = None
+    depth: Annotated[int, StoredKey("depth"), values.COUNT] = 0
+    turns: Annotated[int, StoredKey("turns"), values.COUNT] = 0
+    trace: Annotated[Trace | None, StoredKey("trace"), values.TRACE] = None
+    origins: Annotated[Sequence[tuple[int, Origin | None]], StoredKey("o"), values.ORIGINS] = ()
+    asked: Annotated[int | None, StoredKey("asked"), values.COUNT] = None
+    memory: Annotated[ContextMemory | None, StoredKey("memory"), values.MEMORY] = None
 
 
 @define(eq=False)
 class RunBegun:
     """The head of a journal: which flow, with which input, from which conversation."""
 
-    path: Annotated[Path, OF_THE_RUN]
-    run_id: Annotated[str, StoredKey("run"), TEXT]
-    thread_id: Annotated[str, StoredKey("thread"), TEXT]
-    flow: Annotated[str, StoredKey("flow"), TEXT]
-    input: Annotated[object, StoredKey("in"), VALUE]
-    history: Annotated[int, StoredKey("n"), COUNT]
-    opening: Annotated[Opening | None, StoredKey("opening"), nested(Opening, "an object")] = None
+    path: Annotated[values.Path, OF_THE_RUN]
+    run_id: Annotated[str, StoredKey("run"), values.TEXT]
+    thread_id: Annotated[str, StoredKey("thread"), values.TEXT]
+    flow: Annotated[str, StoredKey("flow"), values.TEXT]
+    input: Annotated[object, StoredKey("in"), values.VALUE]
+    history: Annotated[int, StoredKey("n"), values.COUNT]
+    opening: Annotated[Opening | None, StoredKey("opening"), values.nested(Opening, "an object")] = None
 
 
 @define(eq=False)
@@ -199,10 +164,10 @@ class StepOpened:
         fence: The owner that started it. A later one starts the body again: what it had written itself is discarded.
     """
 
-    path: Path
-    kind: Annotated[str, TEXT]
-    attempt: Annotated[int, ATTEMPT]
-    fence: Annotated[int, COUNT, ALWAYS] = 0
+    path: values.Path
+    kind: Annotated[str, values.TEXT]
+    attempt: Annotated[int, values.ATTEMPT]
+    fence: Annotated[int, values.COUNT, ALWAYS] = 0
 
 
 @define(eq=False)
@@ -214,19 +179,19 @@ class Segment:
             items beside them.
     """
 
-    path: Annotated[Path, ANYWHERE]
-    attempt: Annotated[int, ATTEMPT]
-    items: Annotated[tuple[Item, ...], ITEMS]
-    delta: Annotated[tuple[Change, ...], CHANGES, NEEDED] = ()
-    memory: Annotated[LayerDeltas, LAYERS] = ()
-    before: Annotated[str | None, TEXT] = None
+    path: Annotated[values.Path, ANYWHERE]
+    attempt: Annotated[int, values.ATTEMPT]
+    items: Annotated[tuple[Item, ...], values.ITEMS]
+    delta: Annotated[tuple[values.Change, ...], values.CHANGES, NEEDED] = ()
+    memory: Annotated[values.LayerDeltas, values.LAYERS] = ()
+    before: Annotated[str | None, values.TEXT] = None
 
 
 @define(eq=False)
 class ChildReplayed:
     """A body that was started again has called a child that had finished before: here stands what that one left."""
 
-    path: Path
+    path: values.Path
 
 
 class StepFinished:
@@ -258,32 +223,32 @@ class StepFinished:
         cut: Those of these loops that were to end in the middle of the round; in a durable run.
     """
 
-    path: Path
-    kind: Annotated[str, _KIND, TEXT]
+    path: values.Path
+    kind: Annotated[str, _KIND, values.TEXT]
     input: object = None
-    attempt: Annotated[int, StoredKey("n"), ATTEMPT] = 1
-    fingerprint: Annotated[str, StoredKey("f"), TEXT] = ""
+    attempt: Annotated[int, StoredKey("n"), values.ATTEMPT] = 1
+    fingerprint: Annotated[str, StoredKey("f"), values.TEXT] = ""
     digest: Annotated[str | None, StoredKey("d"), _TEXT_OR_NULL] = None
-    memory: Annotated[LayerDeltas, StoredKey("y"), _LAYERS] = ()
+    memory: Annotated[values.LayerDeltas, StoredKey("y"), _LAYERS] = ()
     items: Annotated[tuple[Item, ...], StoredKey("i"), _ITEMS] = ()
-    delta: Annotated[tuple[Change, ...], StoredKey("s"), _CHANGES] = ()
+    delta: Annotated[tuple[values.Change, ...], StoredKey("s"), _CHANGES] = ()
     usage: Annotated[TokenUsage | None, StoredKey("u"), _USAGE] = None
     cost: Annotated[Decimal | None, StoredKey("c"), _COST] = None
     control: Annotated[Control | None, StoredKey("x"), _CONTROL] = None
-    winner: Annotated[int | None, StoredKey("w"), COUNT.or_null()] = None
-    takes: Annotated[tuple[Path, ...], StoredKey("t"), PATHS] = ()
-    calls: Annotated[int, StoredKey("m"), COUNT] = 0
+    winner: Annotated[int | None, StoredKey("w"), values.COUNT.or_null()] = None
+    takes: Annotated[tuple[values.Path, ...], StoredKey("t"), values.PATHS] = ()
+    calls: Annotated[int, StoredKey("m"), values.COUNT] = 0
     tool: Annotated[str | None, StoredKey("tool"), _TOOL] = None
     tool_error: Annotated[str | None, StoredKey("te"), _TEXT_OR_NULL] = None
-    loop_stops: Annotated[tuple[tuple[Path, object], ...], StoredKey("l"), LOOP_STOPS] = ()
-    cut: Annotated[tuple[Path, ...], StoredKey("cut"), PATHS] = ()
+    loop_stops: Annotated[tuple[tuple[values.Path, object], ...], StoredKey("l"), values.LOOP_STOPS] = ()
+    cut: Annotated[tuple[values.Path, ...], StoredKey("cut"), values.PATHS] = ()
     output: Annotated[
         object,
-        *(StoredKey("o", absent=Stored(None)), VALUE, When(_has_own_output)),
-        *(StoredKey("r"), CHILD, When(_has_childs_output)),
+        *(StoredKey("o", absent=values.Stored(None)), values.VALUE, When(_has_own_output)),
+        *(StoredKey("r"), values.CHILD, When(_has_childs_output)),
     ] = None
 
-    def __init__(self, path: Path, kind: str, input: object, output: object) -> None:
+    def __init__(self, path: values.Path, kind: str, input: object, output: object) -> None:
         self.path = path
         self.kind = kind
         self.input = input
@@ -310,17 +275,17 @@ class AttemptFailed:
             were; in a durable run.
     """
 
-    path: Path
-    kind: Annotated[str, _KIND, TEXT]
-    attempt: Annotated[int, StoredKey("n"), ATTEMPT]
-    final: Annotated[bool, StoredKey("final"), FLAG]
-    error: Annotated[NoeticError, StoredKey("e"), ERROR]
+    path: values.Path
+    kind: Annotated[str, _KIND, values.TEXT]
+    attempt: Annotated[int, StoredKey("n"), values.ATTEMPT]
+    final: Annotated[bool, StoredKey("final"), values.FLAG]
+    error: Annotated[NoeticError, StoredKey("e"), values.ERROR]
     usage: Annotated[TokenUsage | None, StoredKey("u"), _USAGE]
     cost: Annotated[Decimal | None, StoredKey("c"), _COST]
     control: Annotated[Control | None, StoredKey("x"), _CONTROL]
-    calls: Annotated[int, StoredKey("m"), COUNT] = 0
+    calls: Annotated[int, StoredKey("m"), values.COUNT] = 0
     tool: Annotated[str | None, StoredKey("tool"), _TOOL] = None
-    held: Annotated[bool, StoredKey("h"), FLAG] = False
+    held: Annotated[bool, StoredKey("h"), values.FLAG] = False
 
 
 @define(eq=False)
@@ -338,17 +303,17 @@ class StepStopped:
         memory: How it changed layers' states; in a durable run.
     """
 
-    path: Path
-    kind: Annotated[str, _KIND, TEXT]
-    attempt: Annotated[int, StoredKey("n"), ATTEMPT]
+    path: values.Path
+    kind: Annotated[str, _KIND, values.TEXT]
+    attempt: Annotated[int, StoredKey("n"), values.ATTEMPT]
     items: Annotated[tuple[Item, ...], StoredKey("i"), _ITEMS]
-    delta: Annotated[tuple[Change, ...], StoredKey("s"), _CHANGES]
+    delta: Annotated[tuple[values.Change, ...], StoredKey("s"), _CHANGES]
     usage: Annotated[TokenUsage | None, StoredKey("u"), _USAGE]
     cost: Annotated[Decimal | None, StoredKey("c"), _COST]
     control: Annotated[Control | None, StoredKey("x"), _CONTROL]
-    takes: Annotated[tuple[Path, ...], StoredKey("t"), PATHS, ALWAYS] = ()
-    memory: Annotated[LayerDeltas, StoredKey("y"), _LAYERS] = ()
-    calls: Annotated[int, StoredKey("m"), COUNT] = 0
+    takes: Annotated[tuple[values.Path, ...], StoredKey("t"), values.PATHS, ALWAYS] = ()
+    memory: Annotated[values.LayerDeltas, StoredKey("y"), _LAYERS] = ()
+    calls: Annotated[int, StoredKey("m"), values.COUNT] = 0
     tool: Annotated[str | None, StoredKey("tool"), _TOOL] = None
 
 
@@ -356,9 +321,9 @@ class StepStopped:
 class Decision:
     """What a function decided for a composite: a route, a verdict's feedback, names of dynamic paths, a next input."""
 
-    path: Annotated[Path, ANYWHERE]
-    key: Annotated[str, TEXT]
-    value: Annotated[Any, ENCODED, NamedBy(_decided)]
+    path: Annotated[values.Path, ANYWHERE]
+    key: Annotated[str, values.TEXT]
+    value: Annotated[Any, values.ENCODED, NamedBy(_decided)]
 
     def check(self) -> None:
         """Check the value by the key.
@@ -373,7 +338,7 @@ class Decision:
 class ResultDiscarded:
     """The result of a finished step is discarded, because its code or its input has changed."""
 
-    path: Path
+    path: values.Path
 
 
 @define(eq=False)
@@ -389,13 +354,13 @@ class StateRevised:
         memory: By the positions of records, how each changed the states of layers.
     """
 
-    path: Annotated[Path, ANYWHERE]
-    version: Annotated[int, ATTEMPT]
-    state: Annotated[Any, ANY_JSON]
-    deltas: Annotated[Mapping[int, tuple[Change, ...]], REVISED_CHANGES]
-    layers: Annotated[Mapping[str, Version], VERSIONS] = field(factory=dict[str, "Version"])
-    memory: Annotated[Mapping[int, LayerDeltas], REVISED_LAYERS, NEEDED, When(_has_layers)] = field(
-        factory=dict[int, "LayerDeltas"]
+    path: Annotated[values.Path, ANYWHERE]
+    version: Annotated[int, values.ATTEMPT]
+    state: Annotated[Any, values.ANY_JSON]
+    deltas: Annotated[Mapping[int, tuple[values.Change, ...]], values.REVISED_CHANGES]
+    layers: Annotated[Mapping[str, Version], values.VERSIONS] = field(factory=dict[str, "Version"])
+    memory: Annotated[Mapping[int, values.LayerDeltas], values.REVISED_LAYERS, NEEDED, When(_has_layers)] = field(
+        factory=dict[int, "values.LayerDeltas"]
     )
 
 
@@ -403,7 +368,7 @@ class StateRevised:
 class Intent:
     """A step that may run only once is about to start; without an outcome it is not known whether it did."""
 
-    path: Path
+    path: values.Path
     digest: Annotated[str | None, _TEXT_OR_NULL]
 
 
@@ -419,11 +384,11 @@ class CallStarted:
         fence: The owner that started it: an outcome that a later one writes is that of another call.
     """
 
-    path: Path
-    reserved_tokens: Annotated[int, COUNT]
-    reserved_cost: Annotated[Decimal, COST]
-    reserved_output: Annotated[int, COUNT, ALWAYS] = 0
-    fence: Annotated[int, COUNT, ALWAYS] = 0
+    path: values.Path
+    reserved_tokens: Annotated[int, values.COUNT]
+    reserved_cost: Annotated[Decimal, values.COST]
+    reserved_output: Annotated[int, values.COUNT, ALWAYS] = 0
+    fence: Annotated[int, values.COUNT, ALWAYS] = 0
 
 
 @define(eq=False)
@@ -446,19 +411,19 @@ class Pending:
         rules: Of an approval what the permission layers say of the tool: of each its rules, and what holds otherwise.
     """
 
-    path: Annotated[Path, CLOSED]
-    kind: Annotated[RequestKind, StoredKey("kind"), one_of(RequestKind)]
-    key: Annotated[str, StoredKey("key"), TEXT]
-    digest: Annotated[str, StoredKey("digest"), TEXT]
-    call_id: Annotated[str, StoredKey("call_id"), TEXT] = ""
-    tool: Annotated[str, StoredKey("tool"), TEXT] = ""
-    arguments: Annotated[str, StoredKey("arguments"), ARGUMENTS] = "{}"
-    prompt: Annotated[str, StoredKey("prompt"), TEXT] = ""
-    schema: Annotated[Any, StoredKey("schema"), OBJECT.or_null()] = None
-    asked: Annotated[str, StoredKey("asked"), TIME, NEEDED] = ""
-    expires: Annotated[str | None, StoredKey("expires"), TIME.or_null()] = None
+    path: Annotated[values.Path, CLOSED]
+    kind: Annotated[RequestKind, StoredKey("kind"), values.one_of(RequestKind)]
+    key: Annotated[str, StoredKey("key"), values.TEXT]
+    digest: Annotated[str, StoredKey("digest"), values.TEXT]
+    call_id: Annotated[str, StoredKey("call_id"), values.TEXT] = ""
+    tool: Annotated[str, StoredKey("tool"), values.TEXT] = ""
+    arguments: Annotated[str, StoredKey("arguments"), values.ARGUMENTS] = "{}"
+    prompt: Annotated[str, StoredKey("prompt"), values.TEXT] = ""
+    schema: Annotated[Any, StoredKey("schema"), values.OBJECT.or_null()] = None
+    asked: Annotated[str, StoredKey("asked"), values.TIME, NEEDED] = ""
+    expires: Annotated[str | None, StoredKey("expires"), values.TIME.or_null()] = None
     problem: Annotated[str | None, StoredKey("problem"), _TEXT_OR_NULL] = None
-    rules: Annotated[Any, StoredKey("rules"), RULES.or_null()] = None
+    rules: Annotated[Any, StoredKey("rules"), values.RULES.or_null()] = None
 
     @property
     def is_approval(self) -> bool:
@@ -481,14 +446,14 @@ class Answered:
         arguments: Of an approval the arguments in place of the model's own, as JSON text; `None` for these.
     """
 
-    path: Annotated[Path, CLOSED]
-    key: Annotated[str, StoredKey("key"), TEXT]
-    decision: Annotated[Decided, StoredKey("decision"), one_of(Decided)]
-    value: Annotated[Any, StoredKey("value"), ANY_JSON] = None
-    reason: Annotated[str, StoredKey("reason"), TEXT] = ""
+    path: Annotated[values.Path, CLOSED]
+    key: Annotated[str, StoredKey("key"), values.TEXT]
+    decision: Annotated[Decided, StoredKey("decision"), values.one_of(Decided)]
+    value: Annotated[Any, StoredKey("value"), values.ANY_JSON] = None
+    reason: Annotated[str, StoredKey("reason"), values.TEXT] = ""
     by: Annotated[str | None, StoredKey("by"), _TEXT_OR_NULL] = None
-    at: Annotated[str, StoredKey("at"), TIME] = ""
-    arguments: Annotated[str | None, StoredKey("arguments"), ARGUMENTS.or_null()] = None
+    at: Annotated[str, StoredKey("at"), values.TIME] = ""
+    arguments: Annotated[str | None, StoredKey("arguments"), values.ARGUMENTS.or_null()] = None
 
 
 @define(eq=False)
@@ -504,9 +469,9 @@ class Progressed:
         value: JSON of the value.
     """
 
-    path: Annotated[Path, ANYWHERE]
-    what: Annotated[Literal["set", "done", "cleared"], one_of(Literal["set", "done", "cleared"])]
-    value: Annotated[Any, ENCODED, NEEDED, When(_has_value)] = None
+    path: Annotated[values.Path, ANYWHERE]
+    what: Annotated[Literal["set", "done", "cleared"], values.one_of(Literal["set", "done", "cleared"])]
+    value: Annotated[Any, values.ENCODED, NEEDED, When(_has_value)] = None
 
 
 @define(eq=False)
@@ -521,11 +486,11 @@ class RunEnded:
         pending: Of a suspended run the positions of the requests that it waits for.
     """
 
-    path: Annotated[Path, OF_THE_RUN]
-    status: Annotated[RunStatus, one_of(RunStatus)]
+    path: Annotated[values.Path, OF_THE_RUN]
+    status: Annotated[RunStatus, values.one_of(RunStatus)]
     reason: Annotated[str | None, _TEXT_OR_NULL]
     control: Annotated[Control | None, _CONTROL]
-    pending: Annotated[tuple[int, ...], POSITIONS] = ()
+    pending: Annotated[tuple[int, ...], values.POSITIONS] = ()
 
 
 JournalRecord: TypeAlias = (
@@ -620,7 +585,7 @@ def load_record(stored: Record, codec: Codec) -> JournalRecord:
     return made
 
 
-def _check_path(form: Form, path: Path, kind: str) -> None:
+def _check_path(form: Form, path: values.Path, kind: str) -> None:
     if bool(path) == (OF_THE_RUN in form.marks) and ANYWHERE not in form.marks:
         raise refuse("/".join(path), "path", kind, "none" if path else "the frames of a step")
     if len(path) > MAX_FRAMES:
@@ -637,12 +602,12 @@ def check_journal(records: Sequence[JournalRecord], run_id: str) -> None:
     Raises:
         CodecError: One refers to a record that is not there; `where` is its number and the field.
     """
-    finished: set[Path] = set()
+    finished: set[values.Path] = set()
     for position, record in enumerate(records):
         wrong: tuple[str, str] | None = None
         match record:
             case StepFinished():
-                if isinstance(record.output, SameAsChild) and (*record.path, record.output.name) not in finished:
+                if isinstance(record.output, values.SameAsChild) and (*record.path, record.output.name) not in finished:
                     wrong = "output", f"the name of a child that has finished, not {record.output.name!r:.60}"
                 finished.add(record.path)
             case RunBegun() if position:

@@ -18,23 +18,9 @@ from noetic_py.core.control import RunStatus
 from noetic_py.core.items import Item
 from noetic_py.core.log import ItemLog, Origin
 from noetic_py.errors import CodecError, LogError
+from noetic_py.journal import values
 from noetic_py.journal.fields import refuse_transformed, summary_fields
 from noetic_py.journal.stored import Record, RunEntry
-from noetic_py.journal.values import (
-    Change,
-    changed_fields,
-    changes,
-    field_trees,
-    known_fields,
-    known_of,
-    read_changes,
-    read_items,
-    read_origins,
-    state_tree,
-    write_changes,
-    write_items,
-    write_origins,
-)
 
 _STARTED, _ENDED, _EDITED, _LOADED = "TurnStarted", "TurnEnded", "SessionEdited", "SessionLoaded"
 _MAX_BYTES = 64 * 1024 * 1024
@@ -152,7 +138,7 @@ class StoredConversation:
             if self.open.delivery_id is not None:
                 self.delivered[self.open.delivery_id] = self.open.run_id
         elif record.kind == _ENDED:
-            items = read_items(fields.get("i"), codec)
+            items = values.read_items(fields.get("i"), codec)
             self._note_end(fields, len(items) - fields.get("said", 0) - fields.get("cut", 0))
             took: list[str] = fields.get("took", [])
             run_id: str = fields["run"]
@@ -173,13 +159,13 @@ class StoredConversation:
             self.states = {**self.states, **_states(self.states, fields.get("s") or {})}
         elif record.kind == _EDITED:
             log = ItemLog()
-            log.put(read_items(fields.get("i"), codec), read_origins(fields.get("o")))
+            log.put(values.read_items(fields.get("i"), codec), values.read_origins(fields.get("o")))
             self.log, self.settled = log, log.size
             kept = fields.get("kept")
             self.states = self.states if kept is None else {name: self.states[name] for name in kept}
         elif record.kind == _LOADED:
             self.log = ItemLog()
-            self.log.put(read_items(fields.get("i"), codec), read_origins(fields.get("o")))
+            self.log.put(values.read_items(fields.get("i"), codec), values.read_origins(fields.get("o")))
             self.settled = self.log.size
             self.states = _states({}, fields.get("s") or {})
             self.turns, self.status = fields["turns"], fields.get("status")
@@ -204,10 +190,10 @@ def _states(before: Mapping[str, StoredState], given: Mapping[str, Any]) -> dict
     found: dict[str, StoredState] = {}
     for name, change in given.items():
         if "w" in change:
-            found[name] = StoredState(change["w"], field_trees(change["w"]), change["v"])
+            found[name] = StoredState(change["w"], values.field_trees(change["w"]), change["v"])
         else:
             old = before[name]
-            found[name] = evolve(old, fields=changed_fields(old.fields, read_changes(change["c"])))
+            found[name] = evolve(old, fields=values.changed_fields(old.fields, values.read_changes(change["c"])))
     return found
 
 
@@ -297,7 +283,7 @@ def ended(
     if took:
         fields["took"] = list(took)
     if items:
-        fields["i"] = write_items(tuple(items), codec)
+        fields["i"] = values.write_items(tuple(items), codec)
     if items and branch:
         fields["b"] = branch
     if said:
@@ -334,8 +320,8 @@ def edited(
     Raises:
         CodecError: An item cannot be stored.
     """
-    fields: dict[str, object] = {"i": write_items(tuple(items), codec)}
-    if came := write_origins(origins):
+    fields: dict[str, object] = {"i": values.write_items(tuple(items), codec)}
+    if came := values.write_origins(origins):
         fields["o"] = came
     if states is not None:
         fields["kept"] = sorted(states)
@@ -356,8 +342,8 @@ def loaded(
     Raises:
         CodecError: An item cannot be stored.
     """
-    fields = {"i": write_items(tuple(items), codec), "s": dict(states), "turns": turns, "status": status}
-    if came := write_origins(origins):
+    fields = {"i": values.write_items(tuple(items), codec), "s": dict(states), "turns": turns, "status": status}
+    if came := values.write_origins(origins):
         fields["o"] = came
     return Record(_LOADED, (), dump(fields))
 
@@ -370,19 +356,19 @@ def state_change(before: StoredState | None, state: object, version: int, codec:
     """
     if before is None or before.version != version:
         return {"w": codec.encode(state), "v": version}
-    found = changes(known_of(before.fields), known_fields(state, codec))
-    return {"c": write_changes(found)} if found else None
+    found = values.changes(values.known_of(before.fields), values.known_fields(state, codec))
+    return {"c": values.write_changes(found)} if found else None
 
 
 def deltas_change(
-    before: StoredState | None, begun: StoredState, given: Sequence[Change]
+    before: StoredState | None, begun: StoredState, given: Sequence[values.Change]
 ) -> Mapping[str, object] | None:
     """How a state is to be stored that began so, and was changed so and not otherwise."""
     if not given:
         return None
     if before is not None and before.version == begun.version:
-        return {"c": write_changes(tuple(given))}
-    return {"w": state_tree(begun.like, changed_fields(begun.fields, given)), "v": begun.version}
+        return {"c": values.write_changes(tuple(given))}
+    return {"w": values.state_tree(begun.like, values.changed_fields(begun.fields, given)), "v": begun.version}
 
 
 def begins_at(entry: RunEntry) -> int:

@@ -13,20 +13,9 @@ import anyio
 from anyio import CancelScope
 from attrs import define, field
 
+from noetic_py import errors
 from noetic_py.core.diagnostics import log
 from noetic_py.core.runtime import Runtime
-from noetic_py.errors import (
-    AllModelsFailed,
-    ConfigError,
-    ContextOverflow,
-    ModelBusy,
-    ModelError,
-    ModelNotFound,
-    ModelStatusError,
-    ModelStreamError,
-    ModelUnavailable,
-    RateLimited,
-)
 from noetic_py.models.model import (
     CALLS,
     Model,
@@ -103,7 +92,7 @@ class ModelWrapper:
         calls = CALLS.get()
         if isinstance(model, str):
             if calls is None:
-                raise ModelNotFound(
+                raise errors.ModelNotFound(
                     f"the model {model!r} is only a name, and no run is here to resolve it",
                     model=model,
                     hint="give the wrapper an object, or use it as a run's model",
@@ -166,7 +155,7 @@ class GeneratedAnswer:
         async for _ in self:
             pass
         if self._whole is None:
-            raise ModelStreamError("the answer broke off before it was whole", model=self._name)
+            raise errors.ModelStreamError("the answer broke off before it was whole", model=self._name)
         return self._whole
 
     async def _pull(self) -> ModelEvent | None:
@@ -201,7 +190,7 @@ def checked_model(model: object, *, code: str = "model-wrapper") -> Model | str:
     """
     if _is_model(model):
         return model
-    raise ConfigError(
+    raise errors.ConfigError(
         f"{model!r} is not a valid model; expected a model or its name",
         code=code,
         hint='give a name such as "openai:gpt-5-mini", or an object that has been made, not its class',
@@ -221,7 +210,7 @@ def checked_count(value: object, name: str, *, code: str, least: int = 1) -> int
         ConfigError: It is not valid, or below `least`.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"{name}={value!r} is not a whole number, {least} or more", code=code, hint=f"{name}={max(least, 3)}"
         )
     return value
@@ -237,7 +226,9 @@ def checked_seconds(value: Any, name: str, *, code: str, zero: bool = False) -> 
     if is_number and 0 <= value < float("inf") and (value > 0 or zero):
         return float(value)
     bound = "0 or more" if zero else "above 0"
-    raise ConfigError(f"{name}={value!r} is not a finite number of seconds, {bound}", code=code, hint=f"{name}=30.0")
+    raise errors.ConfigError(
+        f"{name}={value!r} is not a finite number of seconds, {bound}", code=code, hint=f"{name}=30.0"
+    )
 
 
 _TIMED = "timed-model"
@@ -280,7 +271,7 @@ class TimedModel(ModelWrapper):
             name: checked_seconds(value, name, code=_TIMED) for name, value in given.items() if value is not None
         }
         if not self.seconds:
-            raise ConfigError("no time is given", code=_TIMED, hint="TimedModel(model, begin=60.0, idle=30.0)")
+            raise errors.ConfigError("no time is given", code=_TIMED, hint="TimedModel(model, begin=60.0, idle=30.0)")
 
     @asynccontextmanager
     async def respond(self, request: ModelRequest, /) -> AsyncGenerator[ModelStream]:
@@ -347,7 +338,7 @@ class _Watch:
         finally:
             self.stop()
 
-    def error(self, model: str) -> ModelError:
+    def error(self, model: str) -> errors.ModelError:
         """What to say when the time was over."""
         seconds = self._seconds[self._limit]
         what = {
@@ -355,7 +346,7 @@ class _Watch:
             "idle": f"the stream stalled: nothing came for {seconds:g} s",
             "total": f"the answer took longer than {seconds:g} s",
         }
-        kind = ModelStreamError if self.begun else ModelUnavailable
+        kind = errors.ModelStreamError if self.begun else errors.ModelUnavailable
         return kind(what[self._limit], model=model, hint=f"raise {self._limit}= of the TimedModel, or try again")
 
 
@@ -434,7 +425,7 @@ class LimitedModel(ModelWrapper):
     ) -> None:
         super().__init__(model)
         if concurrency is None and requests_per_minute is None:
-            raise ConfigError("nothing is limited", code=_LIMITED, hint="LimitedModel(model, concurrency=4)")
+            raise errors.ConfigError("nothing is limited", code=_LIMITED, hint="LimitedModel(model, concurrency=4)")
         for name, value, least in (
             ("concurrency", concurrency, 1),
             ("requests_per_minute", requests_per_minute, 1),
@@ -469,7 +460,7 @@ class LimitedModel(ModelWrapper):
         limiter, runtime = self._limiter, current_runtime()
         if not limiter.try_enter(runtime):
             if self.max_waiting is not None and len(limiter.line) >= self.max_waiting:
-                raise ModelBusy(len(limiter.line), model=self.name)
+                raise errors.ModelBusy(len(limiter.line), model=self.name)
             await limiter.wait(runtime)
         try:
             async with self.ask(self.model, request) as stream:
@@ -586,22 +577,22 @@ class FallbackModel(ModelWrapper):
         ConfigError: There are no models, one is none, or `when` is not a function; code `"fallback-model"`.
     """
 
-    def __init__(self, *models: Model | str, when: Callable[[ModelError], bool] | None = None) -> None:
+    def __init__(self, *models: Model | str, when: Callable[[errors.ModelError], bool] | None = None) -> None:
         if not models:
-            raise ConfigError(
+            raise errors.ConfigError(
                 "() is not a valid list of models; expected at least one",
                 code=_FALLBACK,
                 hint="FallbackModel(first, second)",
             )
         if when is not None and not callable(when):
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"when={when!r} is not a valid condition; expected a function of an error",
                 code=_FALLBACK,
                 hint="when=lambda error: error.retryable",
             )
         self.models: tuple[Model | str, ...] = tuple(checked_model(model, code=_FALLBACK) for model in models)
         super().__init__(self.models[0])
-        self.when: Callable[[ModelError], bool] = may_differ if when is None else when
+        self.when: Callable[[errors.ModelError], bool] = may_differ if when is None else when
 
     @property
     def name(self) -> str:
@@ -631,14 +622,14 @@ class FallbackModel(ModelWrapper):
         return GeneratedAnswer(self.name, self._parts(request))
 
     async def _parts(self, request: ModelRequest) -> AsyncGenerator[Part]:
-        failures: list[tuple[str, ModelError]] = []
+        failures: list[tuple[str, errors.ModelError]] = []
         for model in self.models:
             try:
                 async with self.ask(model, request) as stream, aclosing(parts_of(stream)) as parts:
                     async for part in parts:
                         yield part
                 return
-            except ModelError as error:
+            except errors.ModelError as error:
                 if not self.when(error):
                     raise
                 failures.append((name_of(model), error))
@@ -647,17 +638,17 @@ class FallbackModel(ModelWrapper):
                     name = name_of(model)
                     message = "%s failed, the next of %d others is asked: %s"
                     log("models", WARNING, message, name, left, error.message, where=current_where())
-        raise AllModelsFailed(failures, model=self.name) from failures[-1][1]
+        raise errors.AllModelsFailed(failures, model=self.name) from failures[-1][1]
 
 
-def may_differ(error: ModelError) -> bool:
+def may_differ(error: errors.ModelError) -> bool:
     """Whether another model may answer where one failed so."""
-    if isinstance(error, AllModelsFailed):
+    if isinstance(error, errors.AllModelsFailed):
         return True
-    if isinstance(error, ModelStatusError) and error.status in _OF_THE_PROVIDER:
+    if isinstance(error, errors.ModelStatusError) and error.status in _OF_THE_PROVIDER:
         return True
     # An account that is empty answers with a rate limit that no waiting lifts.
-    return is_retryable(error) or isinstance(error, (ModelNotFound, RateLimited))
+    return is_retryable(error) or isinstance(error, (errors.ModelNotFound, errors.RateLimited))
 
 
 def _least(values: Iterable[int | None]) -> int | None:
@@ -709,7 +700,7 @@ class RetryModel(ModelWrapper):
         max: float = 30.0,
         jitter: bool = True,
         max_wait: float = 60.0,
-        on: tuple[type[ModelError], ...] | Callable[[ModelError], bool] | None = None,
+        on: tuple[type[errors.ModelError], ...] | Callable[[errors.ModelError], bool] | None = None,
     ) -> None:
         super().__init__(model)
         self.attempts: int = checked_count(attempts, "attempts", code=_RETRY)
@@ -717,7 +708,7 @@ class RetryModel(ModelWrapper):
         self.max: float = checked_seconds(max, "max", code=_RETRY, zero=True)
         self.max_wait: float = checked_seconds(max_wait, "max_wait", code=_RETRY, zero=True)
         self.jitter: bool = jitter
-        self.on: Callable[[ModelError], bool] = _chooser(on)
+        self.on: Callable[[errors.ModelError], bool] = _chooser(on)
 
     def respond(self, request: ModelRequest, /) -> AbstractAsyncContextManager[ModelStream]:
         """Ask, and ask again.
@@ -737,14 +728,14 @@ class RetryModel(ModelWrapper):
                     async for part in parts:
                         yield part
                 return
-            except ModelError as error:
+            except errors.ModelError as error:
                 asked = waiting_time(error)
                 if attempt == self.attempts or asked > self.max_wait or not self.on(error):
                     raise
                 failure = error
             await self._wait(attempt, asked, failure)
 
-    async def _wait(self, attempt: int, asked: float, failure: ModelError) -> None:
+    async def _wait(self, attempt: int, asked: float, failure: errors.ModelError) -> None:
         runtime = current_runtime()
         longest = min(self.initial * (1 << min(attempt - 1, 62)), self.max)
         seconds = asked + (longest * runtime.random() if self.jitter else longest)
@@ -762,34 +753,34 @@ class RetryModel(ModelWrapper):
         await runtime.sleep(seconds)
 
 
-def is_retryable(error: ModelError) -> bool:
+def is_retryable(error: errors.ModelError) -> bool:
     """Whether the same request may succeed later."""
     # A request stays too large, even where a server says so with a status of 500.
-    return error.retryable and not isinstance(error, ContextOverflow)
+    return error.retryable and not isinstance(error, errors.ContextOverflow)
 
 
-def waiting_time(error: ModelError) -> float:
+def waiting_time(error: errors.ModelError) -> float:
     """Seconds that the provider asks to wait; of several, the one that asks for the least."""
-    if isinstance(error, AllModelsFailed):
+    if isinstance(error, errors.AllModelsFailed):
         return min((waiting_time(each) for _, each in error.failures if is_retryable(each)), default=0.0)
-    asked = error.retry_after if isinstance(error, RateLimited) else None
+    asked = error.retry_after if isinstance(error, errors.RateLimited) else None
     return asked if asked is not None and asked > 0 else 0.0
 
 
-_Errors: TypeAlias = tuple[type[ModelError], ...] | Callable[[ModelError], bool]
+_Errors: TypeAlias = tuple[type[errors.ModelError], ...] | Callable[[errors.ModelError], bool]
 
 
-def _chooser(on: _Errors | None) -> Callable[[ModelError], bool]:
+def _chooser(on: _Errors | None) -> Callable[[errors.ModelError], bool]:
     if on is None:
         return is_retryable
     if isinstance(on, tuple) and _are_errors(on):
         return lambda error: isinstance(error, on)
     if isinstance(on, (tuple, type)) or not callable(on):
-        raise ConfigError(
+        raise errors.ConfigError(
             f"on={on!r} is neither a tuple of model errors nor a function", code=_RETRY, hint="on=(RateLimited,)"
         )
     return on
 
 
 def _are_errors(kinds: Any) -> bool:
-    return all(isinstance(each, type) and issubclass(each, ModelError) for each in kinds)
+    return all(isinstance(each, type) and issubclass(each, errors.ModelError) for each in kinds)

@@ -20,6 +20,7 @@ import anyio
 from anyio.lowlevel import current_token
 from typing_extensions import Unpack
 
+from noetic_py import errors
 from noetic_py.access import Authorizer, Resource
 from noetic_py.context.protocol import CURRENT
 from noetic_py.context.step import AnyStep, awaited, is_seconds
@@ -30,15 +31,6 @@ from noetic_py.core.selections import Choice, CommittedItems, Deltas, Partials, 
 from noetic_py.core.types import O_co, S_co, T
 from noetic_py.core.values import copy_value
 from noetic_py.engine.frame import waited
-from noetic_py.errors import (
-    ConfigError,
-    NoeticError,
-    RunBusy,
-    RunNotFound,
-    ShuttingDown,
-    StepFailed,
-    WrongThread,
-)
 
 if TYPE_CHECKING:
     from noetic_py.channels import Channel, ChannelHandle
@@ -301,7 +293,7 @@ class Home:
         try:
             here = (threading.get_ident(), current_token())
         except RuntimeError as error:
-            raise WrongThread(
+            raise errors.WrongThread(
                 f"this thread runs no event loop ({called_at()})", hint="call it where the harness runs"
             ) from error
         if self._here is None:
@@ -312,14 +304,14 @@ class Home:
                     "async with Harness(...) as harness"
                 )
         elif self._here[0] != here[0]:
-            raise WrongThread(
+            raise errors.WrongThread(
                 f"this harness belongs to thread {self._thread!r}, and was called from thread "
                 f"{threading.current_thread().name!r} ({called_at()})",
                 hint="anyio.from_thread.run(harness.run, step, input) calls it from a worker thread; or make one "
                 "harness for each thread",
             )
         elif self._here[1] != here[1]:
-            raise WrongThread(
+            raise errors.WrongThread(
                 f"this harness belongs to another event loop of this thread ({called_at()})",
                 hint="make one harness for each anyio.run(...): async with Harness() as harness: inside of it",
             )
@@ -337,7 +329,7 @@ class Home:
             sniffio.current_async_library()
         except sniffio.AsyncLibraryNotFoundError:
             return
-        raise WrongThread("run_sync() would block the event loop of this thread", hint="await harness.run(...)")
+        raise errors.WrongThread("run_sync() would block the event loop of this thread", hint="await harness.run(...)")
 
     def leave(self) -> None:
         """Belong to no thread until the next use."""
@@ -377,9 +369,9 @@ class Living:
             RunBusy: It goes on already.
         """
         if self._closing and (self._over is not None or not self._is_inside()):
-            raise ShuttingDown
+            raise errors.ShuttingDown
         if run_id in self._runs:
-            raise RunBusy(f"run {run_id!r} is already running", hint=hint)
+            raise errors.RunBusy(f"run {run_id!r} is already running", hint=hint)
 
     def _is_inside(self) -> bool:
         """Whether a run that goes on here asks."""
@@ -438,7 +430,7 @@ class Living:
         live = self._runs.get(run_id)
         shown: _Shown = (None, Resource(run_id))
         found, resource = self._views.get(run_id, shown) if live is None else (live.view, Resource.of_run(live))
-        missing = RunNotFound(
+        missing = errors.RunNotFound(
             f"no model view is known of run {run_id!r}",
             hint="a run with layers of this harness, while it goes on or soon after",
         )
@@ -456,7 +448,7 @@ class Living:
     async def shut_down(self, timeout: float | None, partial: Partial) -> None:
         """Take nothing new, wait for what goes on, and interrupt what does not end in time."""
         if self._is_inside():
-            raise ConfigError(
+            raise errors.ConfigError(
                 "a step waits for its own run when it shuts its harness down",
                 code="shutdown",
                 hint="shut down from outside of the run, or ctx.abort(reason)",
@@ -504,13 +496,13 @@ def check_shutdown(timeout: float | None, partial: Partial) -> None:
         ConfigError: Code `"shutdown"`.
     """
     if timeout is not None and (not is_seconds(timeout) or timeout <= 0):
-        raise ConfigError(
+        raise errors.ConfigError(
             f"timeout={timeout!r} is not a valid timeout; expected a number of seconds above 0",
             code="shutdown",
             hint="None waits for ever",
         )
     if partial not in ("save", "discard"):
-        raise ConfigError(f"partial={partial!r} is unknown", code="shutdown", hint='"save" or "discard"')
+        raise errors.ConfigError(f"partial={partial!r} is unknown", code="shutdown", hint='"save" or "discard"')
 
 
 class Stopping:
@@ -528,7 +520,7 @@ class Stopping:
 def _is_refusal(error: BaseException) -> bool:
     """Whether all that was raised is that nothing new is taken."""
     inside: tuple[BaseException, ...] = getattr(error, "exceptions", ())
-    return all(map(_is_refusal, inside)) if inside else isinstance(error, ShuttingDown)
+    return all(map(_is_refusal, inside)) if inside else isinstance(error, errors.ShuttingDown)
 
 
 @asynccontextmanager
@@ -580,7 +572,7 @@ class RunStream(Generic[O_co, S_co]):
     def __init__(self, run: Any, access: Authorizer) -> None:
         self._run: Run = run
         self._access = access
-        self._outcome: RunResult[O_co, S_co] | NoeticError | None = None
+        self._outcome: RunResult[O_co, S_co] | errors.NoeticError | None = None
         # Whether anything has asked how the run ended, and so knows of a failure.
         self._reported = False
         self._done = anyio.Event()
@@ -686,11 +678,11 @@ class RunStream(Generic[O_co, S_co]):
         """
         await self._done.wait()
         self._reported = True
-        if isinstance(self._outcome, NoeticError):
+        if isinstance(self._outcome, errors.NoeticError):
             with HIDING:
                 raise self._outcome
         if self._outcome is None:
-            raise RunBusy("the run was left before its end", hint="await stream.result() inside the async with")
+            raise errors.RunBusy("the run was left before its end", hint="await stream.result() inside the async with")
         return self._outcome
 
     @property
@@ -702,7 +694,7 @@ class RunStream(Generic[O_co, S_co]):
     def outcome(self) -> RunResult[O_co, S_co] | None:
         """How the run ended, `None` before; of a run that was cancelled or that raised, too."""
         self._reported = self._reported or self.done
-        if isinstance(self._outcome, NoeticError):
+        if isinstance(self._outcome, errors.NoeticError):
             left: Any = self._outcome.result
             result: RunResult[O_co, S_co] | None = left
             return result
@@ -712,14 +704,14 @@ class RunStream(Generic[O_co, S_co]):
         """Wait for the end, whatever it is."""
         await self._done.wait()
         if self.outcome is None:
-            if isinstance(self._outcome, NoeticError):
+            if isinstance(self._outcome, errors.NoeticError):
                 raise self._outcome
-            raise RunBusy("the run was left before it began", hint="await it inside the async with")
+            raise errors.RunBusy("the run was left before it began", hint="await it inside the async with")
         return self.outcome
 
-    def finish(self, outcome: AnyResult | NoeticError | None) -> None:
+    def finish(self, outcome: AnyResult | errors.NoeticError | None) -> None:
         """Say how the run ended; the harness does."""
-        if isinstance(outcome, NoeticError):
+        if isinstance(outcome, errors.NoeticError):
             # Its frames hold on to the stream, which could not be collected then.
             trim(outcome, causes=True)
         self._outcome = outcome
@@ -729,7 +721,7 @@ class RunStream(Generic[O_co, S_co]):
         """Log a failure of which nothing has heard: that is known once nothing can ask for it any more."""
         outcome = self._outcome
         error = outcome.error if isinstance(outcome, RunResult) and outcome.status == "failed" else outcome
-        if isinstance(error, NoeticError) and not self._reported:
+        if isinstance(error, errors.NoeticError) and not self._reported:
             message = "run %s failed, and nothing asked for its result: %s"
             log("runs", ERROR, message, self.run_id, error.message, where=Where(self.run_id), error=error)
 
@@ -901,8 +893,8 @@ def deliver(result: AnyResult, on_error: str) -> AnyResult:
         return result
     error = result.error
     if error is None:
-        raise StepFailed(path=(), error_type="unknown", error_message="the run failed without an error")
-    if isinstance(error, StepFailed) and error.__cause__ is not None:
+        raise errors.StepFailed(path=(), error_type="unknown", error_message="the run failed without an error")
+    if isinstance(error, errors.StepFailed) and error.__cause__ is not None:
         raise error from error.__cause__
     raise error
 

@@ -9,25 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attrs import evolve, frozen
 
+from noetic_py import errors
 from noetic_py.access import AccessAction, Authorizer, Resource, attributed
 from noetic_py.checkpoints.checks import check_prune
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.context.step import awaited
 from noetic_py.core.control import Answer, Checkpoint, PendingRequest, RunStatus, SessionKey, is_stream
 from noetic_py.core.runtime import Runtime
-from noetic_py.errors import (
-    AnswerInvalid,
-    CodecError,
-    ConfigError,
-    CorruptRecord,
-    InvalidId,
-    LimitExceeded,
-    RecordRefused,
-    RunBusy,
-    RunNotFound,
-    StoreUnavailable,
-    TransformMissing,
-)
 from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.run_summary import PlainCodec, PlannedStep, ResumePlan, load_records
 from noetic_py.journal.stored import RunEntry, Stats
@@ -170,10 +158,14 @@ class Runs:
         for each in sorted(runs):
             await require_run(self._access, self._backend, each, "approve")
         if len(runs) != 1:
-            raise AnswerInvalid(f"answers of {len(runs)} runs were given at once", hint="answer each run by itself")
+            raise errors.AnswerInvalid(
+                f"answers of {len(runs)} runs were given at once", hint="answer each run by itself"
+            )
         run_id = runs.pop()
         if is_stream(run_id):
-            raise RunNotFound(f"there is no run {run_id!r}: it is a session's", hint="look at harness.runs.list()")
+            raise errors.RunNotFound(
+                f"there is no run {run_id!r}: it is a session's", hint="look at harness.runs.list()"
+            )
         await self._get(run_id)
         now, given = self._runtime.now(), attributed(answers)
         await when_free(lambda: write_answers(self._backend, run_id, given, now), wait, self._runtime)
@@ -267,12 +259,12 @@ class Runs:
             return _bare(entry, entry.problem)
         try:
             return await self._with_open_requests(entry)
-        except (CodecError, LimitExceeded) as error:
+        except (errors.CodecError, errors.LimitExceeded) as error:
             return evolve(_info_of(entry), problem=error.message)
-        except (CorruptRecord, RecordRefused, RunNotFound, TransformMissing) as error:
+        except (errors.CorruptRecord, errors.RecordRefused, errors.RunNotFound, errors.TransformMissing) as error:
             # Its summary may be what is wrong, or it was deleted since the list was read.
             return _bare(entry, error.message)
-        except StoreUnavailable as error:
+        except errors.StoreUnavailable as error:
             if error.reason not in _OF_ONE_FILE:
                 raise
             return _bare(entry, error.message)
@@ -329,7 +321,9 @@ class Runs:
 
     async def _records(self, run_id: str, after: int = 0) -> Sequence[JournalRecord]:
         if is_stream(run_id):
-            raise RunNotFound(f"there is no run {run_id!r}: it is a session's", hint="look at harness.runs.list()")
+            raise errors.RunNotFound(
+                f"there is no run {run_id!r}: it is a session's", hint="look at harness.runs.list()"
+            )
         codec = PlainCodec()
         found: list[JournalRecord] = []
         while page := await self._backend.read(run_id, after=after + len(found)):
@@ -353,7 +347,7 @@ class Runs:
 
         await require_run(self._access, self._backend, run_id, "export")
         if not isinstance(self._backend, SignedBackend):
-            raise ConfigError(
+            raise errors.ConfigError(
                 "a run cannot be verified without record transforms",
                 code="no-transforms",
                 hint="Harness(record_transforms=[...]), or a plugin that has one, such as noetic-signing",
@@ -373,7 +367,7 @@ class Runs:
         """
         try:
             await require_run(self._access, self._backend, run_id, "delete")
-        except RunNotFound:
+        except errors.RunNotFound:
             return
         if not is_stream(run_id):
             await self._backend.delete(run_id)
@@ -427,7 +421,7 @@ class Runs:
     async def _forget(self, run_id: str) -> bool:
         try:
             await self._backend.delete(run_id)
-        except RunBusy:
+        except errors.RunBusy:
             # It was resumed since.
             return False
         return True
@@ -461,7 +455,7 @@ async def require_run(access: Authorizer, backend: CheckpointBackend, run_id: st
     missing = _missing(run_id)
     try:
         entry = None if is_stream(run_id) else await backend.entry(run_id)
-    except CorruptRecord:
+    except errors.CorruptRecord:
         # Whose it is cannot be read; those that every run is there for may delete it all the same.
         await access.require(*actions, on=Resource(run_id), hidden=missing)
         return
@@ -473,8 +467,8 @@ async def require_run(access: Authorizer, backend: CheckpointBackend, run_id: st
     await access.require(*asked, on=_resource_of(entry), hidden=missing)
 
 
-def _missing(run_id: str) -> RunNotFound:
-    return RunNotFound(f"there is no run {run_id!r}", hint="look at harness.runs.list()")
+def _missing(run_id: str) -> errors.RunNotFound:
+    return errors.RunNotFound(f"there is no run {run_id!r}", hint="look at harness.runs.list()")
 
 
 async def _entry_of(backend: CheckpointBackend, run_id: str) -> RunEntry:
@@ -489,7 +483,7 @@ def _resource_of(entry: RunEntry) -> Resource:
     if entry.problem is None:
         try:
             return Resource.of_run(_info_of(entry))
-        except CorruptRecord:
+        except errors.CorruptRecord:
             pass
     return Resource(entry.run_id)
 
@@ -502,7 +496,7 @@ def _check_statuses(statuses: Collection[RunStatus]) -> None:
     """
     unknown = set(statuses) - set(_STATUSES)
     if unknown:
-        raise ConfigError(f"unknown status {min(unknown)!r}", code="prune", hint=", ".join(_STATUSES))
+        raise errors.ConfigError(f"unknown status {min(unknown)!r}", code="prune", hint=", ".join(_STATUSES))
 
 
 async def fork_run(
@@ -537,8 +531,8 @@ def _session(summary: Mapping[str, Any]) -> SessionKey | None:
     try:
         app, user, session = parts
         return SessionKey(user, session, app=app)
-    except (TypeError, ValueError, AttributeError, InvalidId):
-        raise CorruptRecord(
+    except (TypeError, ValueError, AttributeError, errors.InvalidId):
+        raise errors.CorruptRecord(
             f"the summary of a run names {parts!r:.60} as its session", hint="restore the store from a backup"
         ) from None
 
@@ -548,7 +542,7 @@ def _is_of(entry: RunEntry, session: SessionKey | None) -> bool:
         return True
     try:
         return entry.problem is None and _summary(entry).get("session") == list(session.parts)
-    except CorruptRecord:
+    except errors.CorruptRecord:
         return False
 
 

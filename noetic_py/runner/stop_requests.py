@@ -13,17 +13,11 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from attrs import asdict
 
+from noetic_py import errors
 from noetic_py.checkpoints.contract import CheckpointBackend, Scope
 from noetic_py.core.codec.structure import dump, parse
 from noetic_py.engine.journaling.run_history import OVER, read_journal
 from noetic_py.engine.stops import ASKED, Asked, asked_in, asked_of, control_of, decision_of
-from noetic_py.errors import (
-    CodecError,
-    ConfigError,
-    RunBusy,
-    RunOver,
-    VersionConflict,
-)
 from noetic_py.journal.decisions import check_decision
 from noetic_py.journal.records import JournalRecord, RunEnded, dump_record
 from noetic_py.journal.run_summary import PlainCodec
@@ -73,7 +67,7 @@ async def _answer(run: Run, found: StoredValue, request: dict[str, Any]) -> None
         taken = run.take_stop(control_of(asked, run.flow, store.codec), key=asked.key)
         if taken:
             await store.commit(run.journal, force=True)
-    except (ConfigError, CodecError) as error:
+    except (errors.ConfigError, errors.CodecError) as error:
         taken, why = False, error.message
     answer = {**request, "taken": taken, "why": why}
     await store.backend.put(_SCOPE, run.run_id, dump(answer), expected=found.version)
@@ -85,8 +79,8 @@ def _request_of(found: StoredValue) -> dict[str, Any]:
         check_decision(ASKED, fields["asked"], ())
         if not isinstance(fields["until"], float) or fields["taken"] not in (None, True, False):
             raise TypeError("until and taken")
-    except (LookupError, TypeError, CodecError) as error:
-        raise CodecError("is not a valid request to stop a run", where=f"run {found.key}") from error
+    except (LookupError, TypeError, errors.CodecError) as error:
+        raise errors.CodecError("is not a valid request to stop a run", where=f"run {found.key}") from error
     request: dict[str, object] = fields
     return request
 
@@ -113,7 +107,7 @@ async def request_stop(backend: CheckpointBackend, run_id: str, asked: Asked, wa
         while True:
             try:
                 return await _write(backend, run_id, asked)
-            except RunBusy:
+            except errors.RunBusy:
                 if posted is None:
                     posted = await _post(backend, run_id, asked, until)
                 elif await _taken(backend, run_id, asked):
@@ -140,7 +134,7 @@ async def _post(backend: CheckpointBackend, run_id: str, asked: Asked, until: fl
         if found is not None and _request_of(found)["until"] >= until:
             return None
         return await backend.put(_SCOPE, run_id, dump(request), expected=0 if found is None else found.version)
-    except VersionConflict:
+    except errors.VersionConflict:
         return None
 
 
@@ -158,7 +152,9 @@ async def _taken(backend: CheckpointBackend, run_id: str, asked: Asked) -> bool:
     if request["taken"]:
         return True
     if request.get("why"):
-        raise ConfigError(str(request["why"]), code="complete", hint="give a value of the type that the flow returns")
+        raise errors.ConfigError(
+            str(request["why"]), code="complete", hint="give a value of the type that the flow returns"
+        )
     raise _over(run_id, "it is being stopped already")
 
 
@@ -166,7 +162,7 @@ async def _take_back(backend: CheckpointBackend, run_id: str, posted: int) -> bo
     """Withdraw a request; returns whether it had no answer yet."""
     try:
         return await backend.remove(_SCOPE, run_id, expected=posted)
-    except VersionConflict:
+    except errors.VersionConflict:
         return False
 
 
@@ -174,7 +170,7 @@ async def _clear(backend: CheckpointBackend, run_id: str, asked: Asked) -> None:
     """Remove a request from the store."""
     found = await backend.get(_SCOPE, run_id)
     if found is not None and _request_of(found)["asked"].get("key") == asked.key:
-        with suppress(VersionConflict):
+        with suppress(errors.VersionConflict):
             await backend.remove(_SCOPE, run_id, expected=found.version)
 
 
@@ -206,5 +202,7 @@ async def _write(backend: CheckpointBackend, run_id: str, asked: Asked) -> None:
         await give_up(backend, lease)
 
 
-def _over(run_id: str, why: str) -> RunOver:
-    return RunOver(f"run {run_id!r} cannot be stopped any more: {why}", hint="look at harness.runs.get(run_id).status")
+def _over(run_id: str, why: str) -> errors.RunOver:
+    return errors.RunOver(
+        f"run {run_id!r} cannot be stopped any more: {why}", hint="look at harness.runs.get(run_id).status"
+    )

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from attrs import frozen
 
+from noetic_py import errors
 from noetic_py.context.step import is_seconds
-from noetic_py.errors import (
-    ConfigError,
-)
 
 if TYPE_CHECKING:
     pass
@@ -75,12 +73,12 @@ class SessionPolicy:
         }
         for name, values in allowed.items():
             if getattr(self, name) not in values:
-                raise ConfigError(
+                raise errors.ConfigError(
                     f"{name}={getattr(self, name)!r} is unknown", code="session-policy", hint=", ".join(values)
                 )
         shared: object = self.shared
         if not isinstance(shared, bool) or (shared and self.persist == "manual"):
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"shared={self.shared!r} does not go with persist={self.persist!r}",
                 code="session-policy",
                 hint='shared=True with persist="run" or "step"',
@@ -88,7 +86,7 @@ class SessionPolicy:
         waiting = 0 if self.max_waiting is None else self.max_waiting
         counts = (self.cache_size, self.max_queued, self.history, waiting)
         if not is_seconds(self.wait) or not all(type(count) is int and count >= 0 for count in counts):
-            raise ConfigError(
+            raise errors.ConfigError(
                 "wait is a number of seconds, the other limits are whole numbers, and none is below 0",
                 code="session-policy",
                 hint="SessionPolicy(wait=5.0, cache_size=256, max_waiting=100)",

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import anyio
 from attrs import evolve, frozen
 
+from noetic_py import errors
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.checkpoints.contract import Scope as LeaseScope
 from noetic_py.core.codec import Codec
@@ -26,16 +27,6 @@ from noetic_py.core.diagnostics import log
 from noetic_py.core.items import Item, Message
 from noetic_py.core.log import admit
 from noetic_py.core.runtime import Runtime
-from noetic_py.errors import (
-    CodecError,
-    ConfigError,
-    InvalidId,
-    LimitExceeded,
-    NoeticError,
-    Overloaded,
-    ShuttingDown,
-    VersionConflict,
-)
 from noetic_py.journal.session_stream import StoredConversation
 from noetic_py.journal.stored import StoredValue
 from noetic_py.journal.values import read_items, write_items
@@ -88,7 +79,7 @@ class SessionLock:
             self._lines[key] = deque()
         else:
             if limit is not None and len(line) >= limit:
-                raise Overloaded(
+                raise errors.Overloaded(
                     f"{len(line)} turns of session {key.session!r} wait already",
                     waiting=len(line),
                     hint="try again later, or raise max_waiting=",
@@ -106,7 +97,7 @@ class SessionLock:
             ShuttingDown: It is.
         """
         if self.is_closed:
-            raise ShuttingDown
+            raise errors.ShuttingDown
 
     def close(self) -> None:
         """Let no new work begin, and refuse what waits; what is to be written still comes in."""
@@ -132,7 +123,7 @@ class SessionLock:
                 line.remove(place)
             raise
         if place.refused:
-            raise ShuttingDown
+            raise errors.ShuttingDown
 
     def _pass_on(self, key: SessionKey) -> None:
         line = self._lines[key]
@@ -250,7 +241,7 @@ class MessageQueue:
             if delivery_id is not None and (delivery_id in known or delivery_id in (await read(key)).delivered):
                 return None
             if len(waiting) >= self._policy.max_queued:
-                raise LimitExceeded(
+                raise errors.LimitExceeded(
                     f"messages that wait for session {key.session!r}",
                     self._policy.max_queued,
                     hint="serve the session, try again later, or raise max_queued=",
@@ -266,7 +257,7 @@ class MessageQueue:
         while True:
             try:
                 await self._backend.put(_scope(key), f"{number:020d}", dump(fields), expected=0)
-            except VersionConflict:
+            except errors.VersionConflict:
                 # Another process sends as well.
                 number += 1
             else:
@@ -274,17 +265,17 @@ class MessageQueue:
 
     def _check(self, message: object, deliver: object, delivery_id: object) -> None:
         if self._policy.lock == "none":
-            raise ConfigError(
+            raise errors.ConfigError(
                 'messages are delivered in order, which needs a lock: with lock="none" turns are not in order',
                 code="session-delivery",
                 hint='SessionPolicy(lock="queue")',
             )
         if deliver not in get_args(Delivery):
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"deliver={deliver!r} is unknown", code="session-delivery", hint=", ".join(get_args(Delivery))
             )
         if not isinstance(message, str) and not (isinstance(message, Message) and message.role == "user"):
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"{type(message).__name__} is not a valid message of a user; expected text or a Message of role user",
                 code="session-message",
                 hint="a text, or Message.user(...)",
@@ -292,7 +283,7 @@ class MessageQueue:
         if isinstance(message, Message):
             admit((message,), entry="session")
         if delivery_id is not None and not (isinstance(delivery_id, str) and 0 < len(delivery_id) <= _MAX_ID):
-            raise InvalidId(
+            raise errors.InvalidId(
                 f"delivery_id= is not a valid id; expected a text of 1 to {_MAX_ID} characters",
                 hint="the id that the queue gives it",
             )
@@ -360,10 +351,10 @@ class MessageQueue:
         for queued in messages:
             try:
                 await self._backend.remove(_scope(key), queued.key, expected=queued.version)
-            except VersionConflict:
+            except errors.VersionConflict:
                 # It was removed, and the place is another one's.
                 pass
-            except NoeticError as error:
+            except errors.NoeticError as error:
                 # It is found to be taken the next time.
                 log(
                     "sessions",
@@ -434,4 +425,4 @@ def _read(value: StoredValue) -> QueuedMessage:
             raise TypeError("an id and a way of delivery are expected")
         return QueuedMessage(delivery_id, deliver, message, value.key, value.version)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise CodecError(f"is not a valid message: {error}", where=f"message {value.key}") from error
+        raise errors.CodecError(f"is not a valid message: {error}", where=f"message {value.key}") from error

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from attrs import frozen
 
+from noetic_py import errors
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.checkpoints.memory import InMemoryBackend
 from noetic_py.core.codec import Codec
@@ -26,25 +27,7 @@ from noetic_py.core.state import StateBag, class_of
 from noetic_py.core.types import T
 from noetic_py.engine.journaling.ledger import TTL
 from noetic_py.engine.journaling.replay import decoded, migrate_fields, version_of
-from noetic_py.errors import (
-    CheckpointError,
-    CodecError,
-    ConfigError,
-    ForgedEvent,
-    LeaseLost,
-    LogError,
-    SessionLoadError,
-    StoreUnavailable,
-)
-from noetic_py.journal.session_stream import (
-    StoredConversation,
-    StoredState,
-    begins_at,
-    edited,
-    ended,
-    read_conversation,
-    state_change,
-)
+from noetic_py.journal import session_stream
 from noetic_py.journal.stored import Lease, Record
 from noetic_py.journal.values import state_tree
 from noetic_py.memory.layer import AnyLayer, layers_of
@@ -201,12 +184,12 @@ class SessionLease:
             await anyio.sleep(TTL / 3)
             try:
                 self._lease = await self._backend.renew(self._lease, ttl=TTL)
-            except LeaseLost as error:
+            except errors.LeaseLost as error:
                 # A run that has not begun yet is told the next time.
                 if self.run is not None and self.run.store is not None:
                     self.run.store.lose(error)
                     return
-            except CheckpointError:
+            except errors.CheckpointError:
                 # It lasts for longer than one try takes.
                 continue
 
@@ -252,7 +235,7 @@ class FinishedTurn:
     state: Any
     seen_position: int
     seen_items: ItemView
-    seen_states: Mapping[str, StoredState]
+    seen_states: Mapping[str, session_stream.StoredState]
     said: int = 0
     cut: int | None = None
     back: int = 0
@@ -294,7 +277,7 @@ class SessionStore:
         resources: Any,
     ) -> None:
         if not isinstance(policy, SessionPolicy):
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"sessions={policy!r} is not a valid policy; expected a SessionPolicy",
                 code="session-policy",
                 hint='SessionPolicy(lock="reject")',
@@ -313,7 +296,7 @@ class SessionStore:
         resources.steering = self.queue.steering
         self.watchers: SessionWatchers = SessionWatchers(policy)
         # What was read last, newest at the end; compared with the backend before it is believed.
-        self._known: OrderedDict[SessionKey, StoredConversation] = OrderedDict()
+        self._known: OrderedDict[SessionKey, session_stream.StoredConversation] = OrderedDict()
         self._live: dict[SessionKey, list[Run]] = {}
         self._said: dict[str, list[str]] = {}
         # Turns of earlier processes that go on because their messages have come again.
@@ -360,7 +343,7 @@ class SessionStore:
         lease, head = await owned(self.backend, key.stream)
         return SessionLease(self.backend, lease, 0 if head is None else head.position)
 
-    async def read(self, key: SessionKey, codec: Codec | None = None) -> StoredConversation:
+    async def read(self, key: SessionKey, codec: Codec | None = None) -> session_stream.StoredConversation:
         """What a session holds now: what is known of it, and what was written since.
 
         Raises:
@@ -369,29 +352,29 @@ class SessionStore:
         """
         known = self._known.pop(key, None)
         entry = await self.backend.entry(key.stream)
-        position, begins = (0, 0) if entry is None else (entry.position, begins_at(entry))
+        position, begins = (0, 0) if entry is None else (entry.position, session_stream.begins_at(entry))
         if known is None or not begins <= known.position <= position:
             # Never read here, or deleted since, and perhaps made anew.
-            known = StoredConversation(position=begins, noted=position > 0)
+            known = session_stream.StoredConversation(position=begins, noted=position > 0)
         # Others may have written since it was found empty, and they have said whose it is, and where it begins.
         known.noted = known.noted or position > 0
         try:
             if known.position != position:
-                await read_conversation(self.backend, key.stream, codec or Codec(), known=known)
-        except StoreUnavailable:
+                await session_stream.read_conversation(self.backend, key.stream, codec or Codec(), known=known)
+        except errors.StoreUnavailable:
             raise
-        except (CodecError, CheckpointError) as error:
+        except (errors.CodecError, errors.CheckpointError) as error:
             if self.policy.on_load_error == "raise":
-                raise SessionLoadError(
+                raise errors.SessionLoadError(
                     f"session {key.session!r} cannot be read: {error.message}",
                     hint='mend the store, delete the session, or SessionPolicy(on_load_error="fresh")',
                 ) from error
             # What is there stays in the store; the next record says that it is not to be read.
-            return StoredConversation(position=position)
+            return session_stream.StoredConversation(position=position)
         self.keep(key, known)
         return known
 
-    def keep(self, key: SessionKey, conversation: StoredConversation) -> None:
+    def keep(self, key: SessionKey, conversation: session_stream.StoredConversation) -> None:
         """Remember what a session holds, and forget the one that was used longest ago."""
         self._known[key] = conversation
         self._known.move_to_end(key)
@@ -501,10 +484,10 @@ class SessionStore:
                     try:
                         admit(tuple(edit.items), entry="session", known=before)
                         ItemLog(edit.items)
-                    except ForgedEvent:
+                    except errors.ForgedEvent:
                         raise
-                    except (TypeError, LogError) as error:
-                        raise ConfigError(
+                    except (TypeError, errors.LogError) as error:
+                        raise errors.ConfigError(
                             f"the edited items are not a valid conversation: {error}",
                             code="session-edit",
                             hint="items only, and every output behind its one call",
@@ -513,7 +496,7 @@ class SessionStore:
                     came = {item.id: conversation.log.origin_of(index) for index, item in enumerate(before)}
                     origins = [(1, came.get(item.id)) for item in edit.items]
                     states = edit.states & set(conversation.states)
-                    records = [edited(edit.items, states, codec, origins=origins)]
+                    records = [session_stream.edited(edit.items, states, codec, origins=origins)]
                     with anyio.CancelScope(shield=True):
                         await self.write(lease, key, conversation, records, codec)
             finally:
@@ -541,7 +524,12 @@ class SessionStore:
             self._unsaved.pop(key, None)
 
     async def write_turn(
-        self, lease: SessionLease, key: SessionKey, conversation: StoredConversation, made: FinishedTurn, codec: Codec
+        self,
+        lease: SessionLease,
+        key: SessionKey,
+        conversation: session_stream.StoredConversation,
+        made: FinishedTurn,
+        codec: Codec,
     ) -> None:
         """Write what a turn has made behind what a session holds."""
         kind = class_of(made.state)
@@ -550,11 +538,11 @@ class SessionStore:
         before = conversation.states.get(name)
         # An empty bag that was never written is not a state.
         nothing = before is None and isinstance(made.state, StateBag) and not stored
-        change = None if nothing else state_change(before, stored, version_of(kind), codec)
+        change = None if nothing else session_stream.state_change(before, stored, version_of(kind), codec)
         states = {} if change is None else {name: change}
         messages = await self._messages_of(key, made)
         took = [each.delivery_id for each in messages if each is not made.queued]
-        record = ended(
+        record = session_stream.ended(
             made.run_id, made.status, made.items, states, codec,
             branch=made.branch, said=made.said, cut=made.cut, back=made.back, took=took,
         )  # fmt: skip
@@ -572,7 +560,7 @@ class SessionStore:
         self,
         lease: SessionLease,
         key: SessionKey,
-        conversation: StoredConversation,
+        conversation: session_stream.StoredConversation,
         records: Sequence[Record],
         codec: Codec,
     ) -> None:
@@ -594,7 +582,7 @@ def _index_of(app: str | None, user: str | None) -> tuple[str, ...]:
     return ("sessions", "app" if app else "-", app or "-", "user" if user else "-", user or "-")
 
 
-def state_of(conversation: StoredConversation, kind: type[T], codec: Codec) -> T | None:
+def state_of(conversation: session_stream.StoredConversation, kind: type[T], codec: Codec) -> T | None:
     """The state of a type that a session holds."""
     stored = conversation.states.get(kind.__name__)
     if stored is None:
@@ -603,13 +591,13 @@ def state_of(conversation: StoredConversation, kind: type[T], codec: Codec) -> T
     return made
 
 
-def _made_again(stored: StoredState, kind: Any, codec: Codec) -> Any:
+def _made_again(stored: session_stream.StoredState, kind: Any, codec: Codec) -> Any:
     tree = state_tree(stored.like, stored.fields)
     if kind is StateBag:
         return StateBag(codec.decode(tree))
     version = version_of(kind)
     if stored.version > version:
-        raise SessionLoadError(
+        raise errors.SessionLoadError(
             f"the session's {kind.__name__} is of version {stored.version}, and this one is {version}",
             hint="use the newer code",
         )

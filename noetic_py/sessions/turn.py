@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 from attrs import evolve
 
+from noetic_py import errors
 from noetic_py.context.read import ContextScope, unanswered
 from noetic_py.core.control import AnyResult, RunStatus
 from noetic_py.core.diagnostics import Where, log
@@ -21,26 +22,8 @@ from noetic_py.engine.journaling.ledger import TTL
 from noetic_py.engine.journaling.replay import stored_type
 from noetic_py.engine.kinds.model import unsaid
 from noetic_py.engine.stops import asked_in
-from noetic_py.errors import (
-    CodecError,
-    ConfigError,
-    NoeticError,
-    ReplayDiverged,
-    RunBusy,
-    RunNotFound,
-    SessionConflict,
-    SessionSuspended,
-)
+from noetic_py.journal import session_stream
 from noetic_py.journal.records import Base
-from noetic_py.journal.session_stream import (
-    ShutTurn,
-    StoredConversation,
-    deltas_change,
-    discarded,
-    edited,
-    ended,
-    started,
-)
 from noetic_py.journal.values import Stored, state_tree
 from noetic_py.runner.lease import codec_for, give_up, left_of, load_run_history, when_free
 
@@ -79,7 +62,7 @@ async def take_turn(store: SessionStore, run: Any, plan: Any, key: SessionKey, g
         ShuttingDown: The harness is shut down before it is this turn's turn.
     """
     if plan.delivery_id is not None and not store.durable:
-        raise ConfigError(
+        raise errors.ConfigError(
             "delivery_id= needs a backend, which stores the result for the next delivery",
             code="no-backend",
             hint='Harness(checkpoints="sqlite:runs.db")',
@@ -89,7 +72,7 @@ async def take_turn(store: SessionStore, run: Any, plan: Any, key: SessionKey, g
     if store.policy.lock == "none" and plan.run_history is None and not queued:
         return await turn.beside_others()
     if store.policy.lock == "reject" and not queued and store.lock.is_locked(key):
-        raise RunBusy(f"session {key.session!r} has a turn already", hint='try again later, or lock="queue"')
+        raise errors.RunBusy(f"session {key.session!r} has a turn already", hint='try again later, or lock="queue"')
     # What a step of a turn in flight asks for is a part of that.
     new = not run.depth
     async with store.lock.acquire(key, limit=store.policy.max_waiting, new=new):
@@ -123,7 +106,7 @@ class Turn:
         with store.queue.answering(key, self._answers(conversation)):
             return await self._begun(lease, conversation)
 
-    def _answers(self, conversation: StoredConversation) -> set[str]:
+    def _answers(self, conversation: session_stream.StoredConversation) -> set[str]:
         """What the messages were delivered as that this turn is an answer to, or might be."""
         former, shut = conversation.open, conversation.shut
         runs = {each.run_id for each in (former, shut) if each is not None}
@@ -132,7 +115,7 @@ class Turn:
         found = {name for name, run_id in conversation.delivered.items() if run_id in runs} if runs else set[str]()
         return found if self._plan.delivery_id is None else {*found, self._plan.delivery_id}
 
-    async def _next(self, lease: SessionLease, conversation: StoredConversation) -> AnyResult:
+    async def _next(self, lease: SessionLease, conversation: session_stream.StoredConversation) -> AnyResult:
         """The turn of the message that waits for one, which is chosen now that no other turn can take it.
 
         Raises:
@@ -148,13 +131,13 @@ class Turn:
         try:
             with queue.answering(key, self._answers(conversation)):
                 return await self._begun(lease, conversation)
-        except RunNotFound:
+        except errors.RunNotFound:
             if not before:
                 raise
             await queue.ack(key, [queued])
             raise MessageGone from None
 
-    async def _begun(self, lease: SessionLease, conversation: StoredConversation) -> AnyResult:
+    async def _begun(self, lease: SessionLease, conversation: session_stream.StoredConversation) -> AnyResult:
         """The turn, from what there is; or an earlier one goes on, whose message this is too."""
         store, key, plan = self._store, self._key, self._plan
         delivery = plan.delivery_id
@@ -174,19 +157,19 @@ class Turn:
             await self._answered(result)
             return result
         if former is not None and (conversation.open is None or conversation.open.run_id != former):
-            raise RunNotFound(
+            raise errors.RunNotFound(
                 f"what was delivered as {delivery!r} was answered by run {former!r}, which no longer exists",
                 hint="keep runs for as long as their messages may be delivered again",
             )
         if conversation.open is not None:
             await self._close(lease, conversation, conversation.open.run_id)
-        await store.write(lease, key, conversation, [started(self._run.run_id, delivery)], self._codec)
+        await store.write(lease, key, conversation, [session_stream.started(self._run.run_id, delivery)], self._codec)
         return await self._from(conversation, lambda made: self._write(lease, conversation, made))
 
     async def beside_others(self) -> AnyResult:
         """The turn, beside others, which may write first."""
         if self._plan.delivery_id is not None:
-            raise ConfigError(
+            raise errors.ConfigError(
                 'delivery_id= needs a lock: with lock="none" turns are not in order',
                 code="session-delivery",
                 hint='SessionPolicy(lock="queue")',
@@ -206,11 +189,13 @@ class Turn:
 
         return await self._from(conversation, write)
 
-    async def _reconcile(self, lease: SessionLease, there: StoredConversation, made: FinishedTurn) -> None:
+    async def _reconcile(
+        self, lease: SessionLease, there: session_stream.StoredConversation, made: FinishedTurn
+    ) -> None:
         """Another process has written since the turn began."""
         match self._store.policy.on_conflict:
             case "fail":
-                raise SessionConflict(
+                raise errors.SessionConflict(
                     f"session {self._key.session!r} was written by another turn while this one ran",
                     hint='the error carries the result; lock="queue", or on_conflict="merge", lets both stay',
                 )
@@ -223,14 +208,14 @@ class Turn:
                 }
                 seen = made.seen_items
                 records = [
-                    edited(seen, (), self._codec, origins=seen.origins()),
-                    ended(made.run_id, made.status, (), whole, self._codec),
+                    session_stream.edited(seen, (), self._codec, origins=seen.origins()),
+                    session_stream.ended(made.run_id, made.status, (), whole, self._codec),
                 ]
                 await self._store.write(lease, self._key, there, records, self._codec)
                 await self._write(lease, there, made)
 
     async def _from(
-        self, conversation: StoredConversation, write: Callable[[FinishedTurn], Awaitable[None]]
+        self, conversation: session_stream.StoredConversation, write: Callable[[FinishedTurn], Awaitable[None]]
     ) -> AnyResult:
         """Run from what a session holds, and write what that adds, however the run ends."""
         store, key, run = self._store, self._key, self._run
@@ -283,7 +268,7 @@ class Turn:
                 await self._store.keep_unsaved(self._key, made, self._codec)
             else:
                 await write(made)
-        except NoeticError as error:
+        except errors.NoeticError as error:
             error.result = error.result or result
             if cancelled:
                 # There is no caller to tell, and a cancellation goes on.
@@ -302,7 +287,11 @@ class Turn:
                 result.error.add_note(f"the session was not written: {error}")
 
     async def _write_rest(
-        self, lease: SessionLease, conversation: StoredConversation, result: AnyResult, items: Sequence[Item]
+        self,
+        lease: SessionLease,
+        conversation: session_stream.StoredConversation,
+        result: AnyResult,
+        items: Sequence[Item],
     ) -> None:
         """A turn that had not completed was delivered again and has gone on: write what is not there yet.
 
@@ -323,7 +312,7 @@ class Turn:
         # What was queued is not delivered again, so that it finds its place behind the others.
         strict = self._store.policy.on_conflict == "fail" and self._queued is None
         if conversation.position != position and strict:
-            error = SessionConflict(
+            error = errors.SessionConflict(
                 f"session {self._key.session!r} was written by other turns before this one was delivered again",
                 hint='the error carries the result; SessionPolicy(on_conflict="merge") adds it at the end',
             )
@@ -337,7 +326,7 @@ class Turn:
         with anyio.CancelScope(shield=True):
             await self._write(lease, conversation, made)
 
-    async def _resumed(self, lease: SessionLease, conversation: StoredConversation) -> AnyResult:
+    async def _resumed(self, lease: SessionLease, conversation: session_stream.StoredConversation) -> AnyResult:
         """A run of the session goes on that an earlier process has begun."""
         self._store.begins(self._key, self._run)
         try:
@@ -358,7 +347,9 @@ class Turn:
                 await self._write_rest(lease, conversation, result, items)
         return result
 
-    def _made(self, result: AnyResult, scope: ContextScope, seen: StoredConversation, begun: int) -> FinishedTurn:
+    def _made(
+        self, result: AnyResult, scope: ContextScope, seen: session_stream.StoredConversation, begun: int
+    ) -> FinishedTurn:
         items, states = scope.log.since(begun), seen.states
         cut = _cut(result, items)
         at, branch = seen.position, self._plan.step.id
@@ -366,7 +357,7 @@ class Turn:
             result.run_id, result.status, items, result.state, at, _NONE, states, cut=cut, branch=branch
         )
 
-    def _state(self, conversation: StoredConversation) -> object:
+    def _state(self, conversation: session_stream.StoredConversation) -> object:
         """The state that the turn begins with: the session's, or the one that was given for a session without."""
         given = self._plan.scope.state
         unsaved = self._store.unsaved(self._key)
@@ -376,7 +367,7 @@ class Turn:
         return given if found is None else found
 
     async def _after_shutdown(
-        self, lease: SessionLease, conversation: StoredConversation, shut: ShutTurn
+        self, lease: SessionLease, conversation: session_stream.StoredConversation, shut: session_stream.ShutTurn
     ) -> AnyResult | None:
         """A shutdown has interrupted the last turn: when this one says the same, go on with that, and say it once."""
         run_history = await self._run_history(shut.run_id)
@@ -384,7 +375,7 @@ class Turn:
             return None
         try:
             result, scope = await self._again(shut.run_id, self._plan)
-        except ReplayDiverged:
+        except errors.ReplayDiverged:
             # It was shut down for other code, which cannot go on with it: it begins anew.
             return None
         await self._write_rest(lease, conversation, result, scope.log.since(run_history.started.history))
@@ -394,13 +385,13 @@ class Turn:
         """What a turn's run has written; `None` when it has not begun, its id being another run's perhaps."""
         try:
             run_history = await load_run_history(self._store.backend, run_id, self._codec)
-        except RunNotFound:
+        except errors.RunNotFound:
             return None
         base = None if run_history.started.opening is None else run_history.started.opening.base
         ours = base is not None and (base.app, base.user, base.session) == self._key.parts
         return run_history if ours else None
 
-    async def _close(self, lease: SessionLease, conversation: StoredConversation, run_id: str) -> None:
+    async def _close(self, lease: SessionLease, conversation: session_stream.StoredConversation, run_id: str) -> None:
         """The process of an earlier turn has died in it, or sleeps: end that turn, whose run it shall not go on with.
 
         Raises:
@@ -418,7 +409,7 @@ class Turn:
         finally:
             await give_up(backend, run_lease)
 
-    async def _end(self, lease: SessionLease, conversation: StoredConversation, run_id: str) -> None:
+    async def _end(self, lease: SessionLease, conversation: session_stream.StoredConversation, run_id: str) -> None:
         """End a turn that is not resumed.
 
         Raises:
@@ -430,12 +421,12 @@ class Turn:
         run_history = await self._run_history(run_id)
         if run_history is None:
             # Nothing of it was done, so that what was delivered is still to be.
-            records = [discarded(run_id)]
+            records = [session_stream.discarded(run_id)]
             await self._store.write(lease, self._key, conversation, records, self._codec)
             return
         waits = run_history.ended is not None and run_history.ended.status == "suspended"
         if waits and self._store.policy.on_suspended == "refuse":
-            raise SessionSuspended(
+            raise errors.SessionSuspended(
                 f"a turn of session {self._key.session!r} waits for an answer",
                 run_id=run_id,
                 hint='answer and resume its run, or SessionPolicy(on_suspended="close")',
@@ -449,12 +440,14 @@ class Turn:
             items, deltas, begun = left_of(run_history)
             name = stored_type(begun.like)
             name = StateBag.__name__ if name == "dict" else name
-            change = deltas_change(conversation.states.get(name), begun, deltas)
+            change = session_stream.deltas_change(conversation.states.get(name), begun, deltas)
             states = {} if change is None else {name: change}
         messages = await queue.contained_in(self._key, items)
         took = [each.delivery_id for each in messages]
         status: RunStatus = "suspended" if waits else "completed" if given else "interrupted"
-        records = [ended(run_id, status, items, states, self._codec, branch=run_history.started.flow, took=took)]
+        records = [
+            session_stream.ended(run_id, status, items, states, self._codec, branch=run_history.started.flow, took=took)
+        ]
         await self._store.write(lease, self._key, conversation, records, self._codec)
         await queue.ack(self._key, messages)
 
@@ -468,7 +461,9 @@ class Turn:
             with anyio.CancelScope(shield=True):
                 await self._store.queue.ack(self._key, [queued])
 
-    async def _write(self, lease: SessionLease, conversation: StoredConversation, made: FinishedTurn) -> None:
+    async def _write(
+        self, lease: SessionLease, conversation: session_stream.StoredConversation, made: FinishedTurn
+    ) -> None:
         if made.status == "suspended" and conversation.open is not None and conversation.open.run_id == made.run_id:
             # The turn has not ended: its run holds what there is of it, and writes it when it does.
             if made.queued is not None:
@@ -502,7 +497,7 @@ def _is_same(run_history: RunHistory, plan: RunPlan, codec: Codec) -> bool:
         return False
     try:
         now: object = codec.encode(plan.value)
-    except CodecError:
+    except errors.CodecError:
         return False
     return _without_ids(asked.tree) == _without_ids(now)
 

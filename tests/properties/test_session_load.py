@@ -8,11 +8,13 @@ import weakref
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 from attrs import Factory, define
+from typing_extensions import TypeIs
 
 from noetic_py import Context, Harness, InMemoryBackend, Memory, Message, SessionPolicy, sequence, step
 from noetic_py.checkpoints import CheckpointBackend, SqliteBackend
@@ -264,8 +266,9 @@ def empty(harness: Harness) -> None:
 def alive() -> Counter[str]:
     """How many objects of each type there are, without the weak references by which classes know their subclasses."""
     gc.collect()
-    return Counter(
-        type(each).__name__
-        for each in gc.get_objects()
-        if not (isinstance(each, weakref.ReferenceType) and isinstance(each(), type))
-    )
+    found = gc.get_objects()
+    return Counter(type(each).__name__ for each in found if not (is_reference(each) and isinstance(each(), type)))
+
+
+def is_reference(found: object) -> TypeIs[weakref.ref[Any]]:
+    return isinstance(found, weakref.ref)

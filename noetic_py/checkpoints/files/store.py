@@ -12,34 +12,11 @@ from typing import TypeVar
 
 from attrs import evolve
 
+from noetic_py.checkpoints import checks
 from noetic_py.checkpoints.adapter import FARTHEST, LARGEST, PrunePage
-from noetic_py.checkpoints.checks import (
-    RESTORE,
-    Page,
-    Pruning,
-    check_turn,
-    check_version,
-    is_held,
-    is_owned,
-    is_taken,
-    micros,
-    no_end,
-    no_run,
-    not_held,
-)
 from noetic_py.checkpoints.contract import Scope
-from noetic_py.checkpoints.files import folder
+from noetic_py.checkpoints.files import folder, journals
 from noetic_py.checkpoints.files.folder import Folder, decode_file, encode_file, read_file, write_new
-from noetic_py.checkpoints.files.journals import (
-    FileTransaction,
-    Journal,
-    JournalDamaged,
-    JournalPart,
-    RunHead,
-    framed,
-    load_head,
-    store_head,
-)
 from noetic_py.checkpoints.locks import sync_folder
 from noetic_py.errors import CorruptRecord
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
@@ -79,7 +56,7 @@ class FileValues:
             ):
                 return StoredValue(key, data, version)
             case _:
-                raise CorruptRecord("the value of a key is that of another one", hint=RESTORE)
+                raise CorruptRecord("the value of a key is that of another one", hint=checks.RESTORE)
 
     def get(self, scope: Scope, key: str) -> StoredValue | None:
         """The value of a key."""
@@ -93,10 +70,10 @@ class FileValues:
         packed = pack_scope(scope)
         with self._changing(packed):
             found = self._found(packed, key)
-            check_version(found, expected)
+            checks.check_version(found, expected)
             version = self._folder.tick()
             if found is not None and version <= found.version:
-                raise CorruptRecord("the store's counter has gone back", hint=RESTORE)
+                raise CorruptRecord("the store's counter has gone back", hint=checks.RESTORE)
             place = self._scope(packed)
             with suppress(FileExistsError):
                 os.mkdir(place, 0o700)
@@ -112,7 +89,7 @@ class FileValues:
         packed = pack_scope(scope)
         with self._changing(packed):
             found = self._found(packed, key)
-            check_version(found, expected)
+            checks.check_version(found, expected)
             if found is None:
                 return False
             place = self._scope(packed)
@@ -180,32 +157,32 @@ class FileStore(FileValues):
     def _writing(self, run_id: str) -> AbstractContextManager[None]:
         return self._folder.holding(b"run" + pack_scope((run_id,)))
 
-    def _find(self, run_id: str) -> RunHead | None:
+    def _find(self, run_id: str) -> journals.RunHead | None:
         place, what = self._place(run_id), f"the head of run {run_id!r}"
         head = self._head_at(place, what)
         if head is not None and head.run_id != run_id:
-            raise CorruptRecord(f"{what} is that of another run", hint=RESTORE)
+            raise CorruptRecord(f"{what} is that of another run", hint=checks.RESTORE)
         return head
 
-    def _head_at(self, place: str, what: str) -> RunHead | None:
+    def _head_at(self, place: str, what: str) -> journals.RunHead | None:
         path = os.path.join(place, "head")
         for _ in range(2):
             with suppress(FileNotFoundError):
-                return load_head(read_file(path), what, seed=self._folder.seed)
+                return journals.load_head(read_file(path), what, seed=self._folder.seed)
             # A run comes and goes with its folder, perhaps between these two.
             if not os.path.lexists(place):
                 return None
-        raise CorruptRecord(f"{what} is missing", hint=RESTORE)
+        raise CorruptRecord(f"{what} is missing", hint=checks.RESTORE)
 
-    def _require(self, run_id: str) -> RunHead:
+    def _require(self, run_id: str) -> journals.RunHead:
         run = self._find(run_id)
         if run is None:
-            raise no_run(run_id)
+            raise checks.no_run(run_id)
         return run
 
-    def _heads(self, damaged: list[tuple[str, str]]) -> Sequence[RunHead]:
+    def _heads(self, damaged: list[tuple[str, str]]) -> Sequence[journals.RunHead]:
         """All of them, the newest first; what is damaged is put aside, with its folder and what is wrong."""
-        found: list[RunHead] = []
+        found: list[journals.RunHead] = []
         for name in os.listdir(self._folder.at("runs")):
             try:
                 run = self._head_in(name)
@@ -222,16 +199,16 @@ class FileStore(FileValues):
                     found.append(run)
         return sorted(found, key=lambda run: -run.number)
 
-    def _head_in(self, name: str) -> RunHead | None:
+    def _head_in(self, name: str) -> journals.RunHead | None:
         run = self._head_at(self._folder.at("runs", name), f"the head of the run in {name}")
         if run is not None and os.path.basename(self._place(run.run_id)) != name:
-            raise CorruptRecord(f"run {run.run_id!r} is in the place of another one", hint=RESTORE)
+            raise CorruptRecord(f"run {run.run_id!r} is in the place of another one", hint=checks.RESTORE)
         return run
 
-    def _save(self, run: RunHead) -> None:
-        self._folder.replace(self._place(run.run_id), "head", store_head(run, seed=self._folder.seed))
+    def _save(self, run: journals.RunHead) -> None:
+        self._folder.replace(self._place(run.run_id), "head", journals.store_head(run, seed=self._folder.seed))
 
-    def _is_held(self, run: RunHead) -> bool:
+    def _is_held(self, run: journals.RunHead) -> bool:
         return run.owner != 0 and run.fence not in self._folder.discarded and self._folder.locks.alive(run.owner)
 
     def head(self, run_id: str) -> Head | None:
@@ -263,11 +240,11 @@ class FileStore(FileValues):
         """Append one transaction."""
         with self._writing(given.run_id):
             run = self._find(given.run_id)
-            check_turn(given, 0 if run is None else run.position, 0 if run is None else run.fence)
+            checks.check_turn(given, 0 if run is None else run.position, 0 if run is None else run.fence)
             packed = pack(given.records, threshold=self._threshold)
             count = len(given.records)
             if run is None:
-                return self._begun(given, packed, micros(now))
+                return self._begun(given, packed, checks.micros(now))
             own = run.own
             if count:
                 own = self._extended(run, packed, count)
@@ -275,7 +252,7 @@ class FileStore(FileValues):
                 evolve(
                     run,
                     parts=(*run.parts[:-1], own),
-                    updated=micros(now),
+                    updated=checks.micros(now),
                     summary=run.summary if given.summary is None else bytes(given.summary),
                     status=run.status if given.status is None else given.status,
                 )
@@ -285,23 +262,23 @@ class FileStore(FileValues):
     def _begun(self, given: Transaction, packed: Packed, now: int) -> int:
         """Make a run by its first transaction."""
         count, number = len(given.records), self._folder.tick()
-        data = framed(packed, 0, count, stream=number, seed=self._folder.seed) if count else b""
-        parts = (JournalPart(number, count, len(data)),)
-        run = RunHead(given.run_id, number, parts, 0, 0, now, now, given.status, bytes(given.summary or b""))
+        data = journals.framed(packed, 0, count, stream=number, seed=self._folder.seed) if count else b""
+        parts = (journals.JournalPart(number, count, len(data)),)
+        run = journals.RunHead(given.run_id, number, parts, 0, 0, now, now, given.status, bytes(given.summary or b""))
         self._make(run, data, packed)
         return count
 
-    def _extended(self, run: RunHead, packed: Packed, count: int) -> JournalPart:
+    def _extended(self, run: journals.RunHead, packed: Packed, count: int) -> journals.JournalPart:
         """Write a transaction behind the end of a run's own journal."""
         own, place = run.own, self._place(run.run_id)
-        data = framed(packed, own.upto, count, stream=own.stream, seed=self._folder.seed)
+        data = journals.framed(packed, own.upto, count, stream=own.stream, seed=self._folder.seed)
         self._keep(place, packed)
         try:
             with closing(self._open(run, len(run.parts) - 1, write=True)) as journal:
                 journal.append(data, own.upto, own.end)
-        except (JournalDamaged, FileNotFoundError):
+        except (journals.JournalDamaged, FileNotFoundError):
             raise _damaged(run, own.upto) from None
-        return JournalPart(own.stream, own.upto + count, own.end + len(data))
+        return journals.JournalPart(own.stream, own.upto + count, own.end + len(data))
 
     def _keep(self, place: str, packed: Packed) -> None:
         for digest, payload in packed.blobs.items():
@@ -310,7 +287,7 @@ class FileStore(FileValues):
             sync_folder(place)
 
     def _make(
-        self, run: RunHead, data: bytes = b"", packed: Packed = _NOTHING, links: Iterable[tuple[str, str]] = ()
+        self, run: journals.RunHead, data: bytes = b"", packed: Packed = _NOTHING, links: Iterable[tuple[str, str]] = ()
     ) -> None:
         """Make a run whole, and give it its place.
 
@@ -327,7 +304,7 @@ class FileStore(FileValues):
                 folder.link(path, os.path.join(made, name))
             self._keep(made, packed)
             write_new(os.path.join(made, _journal(len(run.parts) - 1)), data)
-            write_new(os.path.join(made, "head"), store_head(run, seed=self._folder.seed))
+            write_new(os.path.join(made, "head"), journals.store_head(run, seed=self._folder.seed))
             sync_folder(made)
             os.rename(made, self._place(run.run_id))
         except BaseException:
@@ -338,11 +315,11 @@ class FileStore(FileValues):
 
     # -- reading journals
 
-    def _open(self, run: RunHead, index: int, *, write: bool = False) -> Journal:
+    def _open(self, run: journals.RunHead, index: int, *, write: bool = False) -> journals.Journal:
         path = os.path.join(self._place(run.run_id), _journal(index))
-        return Journal(path, stream=run.parts[index].stream, seed=self._folder.seed, write=write)
+        return journals.Journal(path, stream=run.parts[index].stream, seed=self._folder.seed, write=write)
 
-    def _settled(self, run_id: str, work: Callable[[RunHead], T]) -> T:
+    def _settled(self, run_id: str, work: Callable[[journals.RunHead], T]) -> T:
         """Read of a run; once more when what is read was replaced meanwhile."""
         run = self._require(run_id)
         while True:
@@ -353,14 +330,14 @@ class FileStore(FileValues):
                 if now == run and isinstance(error, CorruptRecord):
                     raise
                 if now == run:
-                    raise CorruptRecord(f"a file of run {run_id!r} is missing", hint=RESTORE) from None
+                    raise CorruptRecord(f"a file of run {run_id!r} is missing", hint=checks.RESTORE) from None
                 run = now
 
     def read(self, run_id: str, after: int, limit: int) -> Sequence[Record]:
         """A page of records."""
-        return self._settled(run_id, lambda run: self._page(run, Page(after, limit)))
+        return self._settled(run_id, lambda run: self._page(run, checks.Page(after, limit)))
 
-    def _page(self, run: RunHead, page: Page) -> Sequence[Record]:
+    def _page(self, run: journals.RunHead, page: checks.Page) -> Sequence[Record]:
         begin = 0
         for index, part in enumerate(run.parts):
             if page.at < part.upto:
@@ -370,7 +347,7 @@ class FileStore(FileValues):
             begin = part.upto
         return page.records[: page.limit]
 
-    def _read_part(self, run: RunHead, index: int, begin: int, page: Page) -> None:
+    def _read_part(self, run: journals.RunHead, index: int, begin: int, page: checks.Page) -> None:
         part = run.parts[index]
         with closing(self._open(run, index)) as journal:
             try:
@@ -382,20 +359,22 @@ class FileStore(FileValues):
                         return
                 if index == len(run.parts) - 1:
                     journal.check_tail(part.upto, part.end)
-            except JournalDamaged:
+            except journals.JournalDamaged:
                 self._marks.pop(part.stream, None)
                 raise _damaged(run, page.at) from None
             except CorruptRecord as error:
                 raise CorruptRecord(
-                    f"run {run.run_id!r}, after position {page.at}: {error.message}", hint=RESTORE
+                    f"run {run.run_id!r}, after position {page.at}: {error.message}", hint=checks.RESTORE
                 ) from None
 
-    def _mark(self, stream: int, frame: FileTransaction) -> None:
+    def _mark(self, stream: int, frame: journals.FileTransaction) -> None:
         if len(self._marks) == _MARKS:
             self._marks.clear()
         self._marks[stream] = frame.first + frame.count, frame.end
 
-    def _frames(self, journal: Journal, part: JournalPart, begin: int, after: int) -> Iterator[FileTransaction]:
+    def _frames(
+        self, journal: journals.Journal, part: journals.JournalPart, begin: int, after: int
+    ) -> Iterator[journals.FileTransaction]:
         """The transactions of a part, from the one that holds the first record behind a position on."""
         position, offset = begin, 0
         mark = self._marks.get(part.stream)
@@ -408,9 +387,9 @@ class FileStore(FileValues):
                 yield frame
             position, offset = last, end
         if (position, offset) != (part.upto, part.end):
-            raise JournalDamaged
+            raise journals.JournalDamaged
 
-    def _payload(self, run: RunHead) -> Callable[[bytes], bytes]:
+    def _payload(self, run: journals.RunHead) -> Callable[[bytes], bytes]:
         def payload(digest: bytes) -> bytes:
             return read_file(os.path.join(self._place(run.run_id), digest.hex()))
 
@@ -422,25 +401,25 @@ class FileStore(FileValues):
         self, run_id: str, at: int, new_run_id: str, summary: bytes | None, status: str | None, now: datetime
     ) -> None:
         """Make a run that shares a journal's beginning."""
-        when = micros(now)
+        when = checks.micros(now)
         with self._writing(new_run_id):
 
-            def work(run: RunHead) -> None:
+            def work(run: journals.RunHead) -> None:
                 shares, digests = self._shared(run, at)
                 if self._find(new_run_id) is not None:
-                    raise is_taken(new_run_id)
+                    raise checks.is_taken(new_run_id)
                 number = self._folder.tick()
-                parts = (*shares, JournalPart(number, at, 0))
+                parts = (*shares, journals.JournalPart(number, at, 0))
                 names = [*(_journal(index) for index in range(len(shares))), *sorted(digests)]
-                made = RunHead(new_run_id, number, parts, 0, 0, when, when, status, bytes(summary or b""))
+                made = journals.RunHead(new_run_id, number, parts, 0, 0, when, when, status, bytes(summary or b""))
                 links = [(os.path.join(self._place(run_id), name), name) for name in names]
                 self._make(made, links=links)
 
             self._settled(run_id, work)
 
-    def _shared(self, run: RunHead, at: int) -> tuple[Sequence[JournalPart], set[str]]:
+    def _shared(self, run: journals.RunHead, at: int) -> tuple[Sequence[journals.JournalPart], set[str]]:
         """The parts of a journal's beginning, and the names of its large payloads."""
-        shares: list[JournalPart] = []
+        shares: list[journals.JournalPart] = []
         digests: set[str] = set()
         begin = 0
         for index, part in enumerate(run.parts):
@@ -454,12 +433,12 @@ class FileStore(FileValues):
                             break
                         begin, end = frame.first + frame.count, frame.end
                         digests.update(digest.hex() for digest in frame.digests)
-                except JournalDamaged:
+                except journals.JournalDamaged:
                     raise _damaged(run, begin) from None
             if end:
-                shares.append(JournalPart(part.stream, begin, end))
+                shares.append(journals.JournalPart(part.stream, begin, end))
         if begin != at:
-            raise no_end(at)
+            raise checks.no_end(at)
         return shares, digests
 
     def delete(self, run_id: str) -> None:
@@ -469,10 +448,10 @@ class FileStore(FileValues):
             if run is None:
                 return
             if self._is_held(run):
-                raise is_held()
+                raise checks.is_held()
             self._forget(run)
 
-    def _forget(self, run: RunHead) -> None:
+    def _forget(self, run: journals.RunHead) -> None:
         gone = self._folder.temporary()
         os.rename(self._place(run.run_id), gone)
         sync_folder(self._folder.at("runs"))
@@ -487,13 +466,13 @@ class FileStore(FileValues):
         below = FARTHEST if page.below is None else page.below
         # What cannot be read does not keep the others, and is left for a repair.
         runs = [run for run in self._heads([]) if run.number < below][:_PRUNED_AT_ONCE]
-        pruning, deleted = Pruning(page.kept, before, keep, statuses), 0
+        pruning, deleted = checks.Pruning(page.kept, before, keep, statuses), 0
         for run in runs:
             if pruning.takes(run.status, run.updated):
                 deleted += self._pruned(run)
         return PrunePage(runs[-1].number if len(runs) == _PRUNED_AT_ONCE else None, pruning.kept, deleted)
 
-    def _pruned(self, run: RunHead) -> bool:
+    def _pruned(self, run: journals.RunHead) -> bool:
         """Delete a run, if it still is as it was found."""
         with self._writing(run.run_id):
             if self._is_held(run) or self._find(run.run_id) != run:
@@ -523,18 +502,22 @@ class FileStore(FileValues):
         with self._writing(run_id):
             run = self._find(run_id)
             if run is not None and self._is_held(run):
-                raise is_owned("its process to end")
-            return self._owned(run_id, run, micros(now))
+                raise checks.is_owned("its process to end")
+            return self._owned(run_id, run, checks.micros(now))
 
-    def _owned(self, run_id: str, run: RunHead | None, now: int) -> Lease:
+    def _owned(self, run_id: str, run: journals.RunHead | None, now: int) -> Lease:
         number = self._folder.tick() if run is None else run.number
         fence = self._folder.tick()
         if run is not None and fence <= max(run.fence, run.number):
-            raise CorruptRecord("the store's counter has gone back", hint=RESTORE)
+            raise CorruptRecord("the store's counter has gone back", hint=checks.RESTORE)
         owner = self._folder.locks.owner
         try:
             if run is None:
-                self._make(RunHead(run_id, number, (JournalPart(number, 0, 0),), fence, owner, now, now, None, b""))
+                self._make(
+                    journals.RunHead(
+                        run_id, number, (journals.JournalPart(number, 0, 0),), fence, owner, now, now, None, b""
+                    )
+                )
             else:
                 # The process that made the run may have died before its name was on the disk.
                 sync_folder(self._folder.at("runs"))
@@ -552,7 +535,7 @@ class FileStore(FileValues):
     def renew(self, lease: Lease, ttl: float) -> Lease:
         """Look whether the lease is still held."""
         if not self._holds(self._find(lease.run_id), lease):
-            raise not_held()
+            raise checks.not_held()
         return lease
 
     def release(self, leases: Collection[Lease]) -> None:
@@ -563,7 +546,7 @@ class FileStore(FileValues):
                 if run is not None and self._holds(run, lease):
                     self._save(evolve(run, owner=0))
 
-    def _holds(self, run: RunHead | None, lease: Lease) -> bool:
+    def _holds(self, run: journals.RunHead | None, lease: Lease) -> bool:
         return run is not None and (run.fence, run.owner) == (lease.fence, self._folder.locks.owner)
 
 
@@ -571,5 +554,5 @@ def _is_of_runs(folder: str, root: str) -> bool:
     return folder == os.path.join(root, "blobs") or os.path.dirname(folder) == os.path.join(root, "runs")
 
 
-def _damaged(run: RunHead, position: int) -> CorruptRecord:
-    return CorruptRecord(f"run {run.run_id!r} is damaged after position {position}", hint=RESTORE)
+def _damaged(run: journals.RunHead, position: int) -> CorruptRecord:
+    return CorruptRecord(f"run {run.run_id!r} is damaged after position {position}", hint=checks.RESTORE)

@@ -12,21 +12,8 @@ from typing import Any
 
 from attrs import astuple, evolve
 
+from noetic_py.checkpoints import checks
 from noetic_py.checkpoints.adapter import FARTHEST, LARGEST, Job, PrunePage
-from noetic_py.checkpoints.checks import (
-    Page,
-    Pruning,
-    check_turn,
-    check_version,
-    is_held,
-    is_owned,
-    is_taken,
-    micros,
-    moment,
-    no_end,
-    no_run,
-    not_held,
-)
 from noetic_py.checkpoints.contract import Scope
 from noetic_py.checkpoints.sqlite.schema import (
     DRIVER_ERRORS,
@@ -261,7 +248,7 @@ class SqliteStore:
     def _require(self, run_id: str) -> RunRow:
         run = self._find(run_id)
         if run is None:
-            raise no_run(run_id)
+            raise checks.no_run(run_id)
         return run
 
     def _create(
@@ -330,8 +317,8 @@ class SqliteStore:
             position=run.position,
             status=run.status,
             summary=run.summary,
-            created=moment(run.created),
-            updated=moment(run.updated),
+            created=checks.moment(run.created),
+            updated=checks.moment(run.updated),
             held=self._is_held(run),
             cursor=run.id,
         )
@@ -344,7 +331,7 @@ class SqliteStore:
     def append(self, given: Transaction, now: datetime) -> int:
         """Append one transaction."""
         with_summary = given.summary is not None or given.status is not None
-        when = micros(now)
+        when = checks.micros(now)
         run = None if with_summary else self._moved_on(given, when)
         if run is None:
             run = self._moved(given, when, with_summary=with_summary)
@@ -380,7 +367,7 @@ class SqliteStore:
         """
         run = self._find(given.run_id, summary=with_summary)
         position, fence = (0, 0) if run is None else (run.position, run.fence)
-        check_turn(given, position, fence)
+        checks.check_turn(given, position, fence)
         position += len(given.records)
         if run is None:
             return self._create(given.run_id, position, now, given.status, given.summary)
@@ -421,7 +408,7 @@ class SqliteStore:
     def read(self, run_id: str, after: int, limit: int) -> Sequence[Record]:
         """A page of records."""
         run = self._require(run_id)
-        page = Page(after, limit)
+        page = checks.Page(after, limit)
         for stream, upto in self._parts(run):
             if page.at < upto:
                 self._read_part(run, stream, upto, page)
@@ -432,7 +419,7 @@ class SqliteStore:
             raise CorruptRecord(f"run {run_id!r} has records beyond its end", hint=_RESTORE)
         return page.records
 
-    def _read_part(self, run: RunRow, stream: int, upto: int, page: Page) -> None:
+    def _read_part(self, run: RunRow, stream: int, upto: int, page: checks.Page) -> None:
         sql = "SELECT id, count, crc, body FROM transactions WHERE id > ? AND id <= ? ORDER BY id"
         first = place(stream, 0)
         with closing(self._execute(sql, (first + page.at, first + upto))) as rows:
@@ -470,10 +457,10 @@ class SqliteStore:
         stream, upto = parts[-1]
         ends = self._one("SELECT 1 FROM transactions WHERE id = ?", (place(stream, at),))
         if at != 0 and (ends is None or upto != at):
-            raise no_end(at)
+            raise checks.no_end(at)
         if self._find(new_run_id) is not None:
-            raise is_taken(new_run_id)
-        made = self._create(new_run_id, at, micros(now), status, summary)
+            raise checks.is_taken(new_run_id)
+        made = self._create(new_run_id, at, checks.micros(now), status, summary)
         for stream, upto in parts if at else ():
             self._execute(
                 "INSERT INTO shared (run, upto, stream, crc) VALUES (?, ?, ?, ?)",
@@ -486,7 +473,7 @@ class SqliteStore:
         if run is None:
             return
         if self._is_held(run):
-            raise is_held()
+            raise checks.is_held()
         self._forget(run)
 
     def _forget(self, run: RunRow) -> None:
@@ -514,7 +501,7 @@ class SqliteStore:
         """Delete what is old among the next runs, the newest first."""
         upto = (FARTHEST if page.below is None else page.below) - 1
         rows = self._execute(_NEWEST, (upto, _PRUNED_AT_ONCE)).fetchall()
-        pruning, deleted = Pruning(page.kept, before, keep, statuses), 0
+        pruning, deleted = checks.Pruning(page.kept, before, keep, statuses), 0
         for row in rows:
             # What cannot be read does not keep the others, and is left for a repair.
             with suppress(CorruptRecord):
@@ -543,9 +530,9 @@ class SqliteStore:
         """Become the owner; nothing runs out while it lives."""
         run = self._find(run_id)
         if run is None:
-            run = self._create(run_id, 0, micros(now))
+            run = self._create(run_id, 0, checks.micros(now))
         elif self._is_held(run):
-            raise is_owned("its process to end")
+            raise checks.is_owned("its process to end")
         run.fence, run.owner = self._tick(), self._locks.owner
         self._save(run)
         return Lease(run_id, run.fence)
@@ -554,7 +541,7 @@ class SqliteStore:
         """Look whether the lease is still held."""
         run = self._find(lease.run_id)
         if run is None or (run.fence, run.owner) != (lease.fence, self._locks.owner):
-            raise not_held()
+            raise checks.not_held()
         return lease
 
     def release(self, leases: Collection[Lease]) -> None:
@@ -608,7 +595,7 @@ class SqliteStore:
 
     def _expected(self, scope: bytes, key: str, expected: int | None) -> StoredValue | None:
         found = self._pair(scope, key)
-        check_version(found, expected)
+        checks.check_version(found, expected)
         return found
 
     def scan(self, scope: Scope, after: str, limit: int) -> Sequence[StoredValue]:

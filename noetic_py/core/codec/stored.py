@@ -16,23 +16,7 @@ from zoneinfo import ZoneInfo
 
 import attrs
 
-from noetic_py.core.codec.structure import (
-    MAX_KEYS,
-    MAX_NESTING,
-    Bag,
-    Failure,
-    Member,
-    StoredInstance,
-    Structurer,
-    Unfit,
-    check_nesting,
-    dump,
-    is_model,
-    is_named_tuple,
-    kind_name,
-    parse,
-    type_name,
-)
+from noetic_py.core.codec import structure
 from noetic_py.core.codec.wire import from_wire, from_wire_json, to_wire
 from noetic_py.core.items import FunctionCallOutput, ItemBase, Opaque
 from noetic_py.core.secrets import Secret
@@ -85,7 +69,7 @@ def _part(value: object, depth: int, encode: Encode) -> object:
         return _text(value)
     try:
         return encode(value, depth)
-    except Unfit:
+    except structure.Unfit:
         if is_dict(value):
             pairs = [[encode(key, depth + 2), _part(part, depth + 2, encode)] for key, part in value.items()]
             return {"$": "dict", "v": pairs}
@@ -106,7 +90,7 @@ def _text(value: str) -> str:
     return redact(value.encode(errors="backslashreplace").decode())
 
 
-def make_failure(stored: Failure, make: Callable[[object], object]) -> NoeticError:
+def make_failure(stored: structure.Failure, make: Callable[[object], object]) -> NoeticError:
     """The error again.
 
     Raises:
@@ -114,12 +98,14 @@ def make_failure(stored: Failure, make: Callable[[object], object]) -> NoeticErr
     """
     kind = _CLASSES.get(stored.name)
     if kind is None:
-        raise Unfit(f"is an error of class {stored.name!r:.60}, which this version does not know")
+        raise structure.Unfit(f"is an error of class {stored.name!r:.60}, which this version does not know")
     error = kind.__new__(kind)
     NoeticError.__init__(error, stored.message, path=stored.path, hint=stored.hint)
     for name, value in stored.fields.items():
         if name in _OWN or name[:1] == "_":
-            raise Unfit(f"{name!r:.60} is not a valid field of a stored error; expected a field of {stored.name}")
+            raise structure.Unfit(
+                f"{name!r:.60} is not a valid field of a stored error; expected a field of {stored.name}"
+            )
         error.__dict__[name] = _made(value, make)
     if isinstance(error, ParallelFailed):
         failed, succeeded = (error.__dict__.get(name) for name in ("failed", "succeeded"))
@@ -138,7 +124,7 @@ def _parts(value: object) -> Iterable[tuple[Any, Any]]:
 def _made(value: object, make: Callable[[object], object]) -> Any:
     try:
         return make(value)
-    except Unfit:
+    except structure.Unfit:
         # Its class is not known: a failure can be handled without it.
         return _described(value)
 
@@ -165,7 +151,7 @@ class Codec:
     def __init__(self, types: Iterable[type] = (), *, max_bytes: int = MAX_VALUE_BYTES) -> None:
         self.max_bytes = max_bytes
         self._types: dict[str, type] = {}
-        self._structurer = Structurer(self._types)
+        self._structurer = structure.Structurer(self._types)
         for cls in types:
             self.register(cls)
 
@@ -188,9 +174,9 @@ class Codec:
             LimitExceeded: The result is longer than `max_bytes` or nested deeper than 64.
         """
         tree = self.encode(value)
-        data = dump(tree)
-        if data.count(b"{") + data.count(b"[") > MAX_NESTING:
-            check_nesting(tree)
+        data = structure.dump(tree)
+        if data.count(b"{") + data.count(b"[") > structure.MAX_NESTING:
+            structure.check_nesting(tree)
         if len(data) > self.max_bytes:
             raise LimitExceeded("value size", self.max_bytes)
         return data
@@ -206,7 +192,7 @@ class Codec:
             CodecError: The data are malformed or do not fit the type; `where` is the path to what does not.
             LimitExceeded: The data are longer than `max_bytes` or nested deeper than 64.
         """
-        return self.decode(parse(data, self.max_bytes, "value size"), type)
+        return self.decode(structure.parse(data, self.max_bytes, "value size"), type)
 
     def encode(self, value: object) -> Any:
         """The value as what JSON knows, to be a part of something larger.
@@ -217,8 +203,8 @@ class Codec:
         try:
             return _encode(value, 0)
         except RecursionError:
-            raise LimitExceeded("nesting", MAX_NESTING) from None
-        except Unfit as error:
+            raise LimitExceeded("nesting", structure.MAX_NESTING) from None
+        except structure.Unfit as error:
             raise CodecError(error.message, where=error.where.lstrip("."), hint=error.hint) from error.__cause__
 
     def decode(self, tree: object, type: object = object) -> Any:
@@ -232,8 +218,8 @@ class Codec:
             return self._structurer.structure(_decode(tree), type)
         except RecursionError:
             # Below the limit of JSON, but each mark takes several calls, and the stack may be deep already.
-            raise LimitExceeded("nesting", MAX_NESTING) from None
-        except Unfit as error:
+            raise LimitExceeded("nesting", structure.MAX_NESTING) from None
+        except structure.Unfit as error:
             raise CodecError(error.message, where=error.where.lstrip("."), hint=error.hint) from error.__cause__
 
     def require_readable(self, tree: object, type: object = object) -> None:
@@ -258,8 +244,8 @@ class Codec:
         try:
             _decode(tree)
         except RecursionError:
-            raise LimitExceeded("nesting", MAX_NESTING) from None
-        except Unfit as error:
+            raise LimitExceeded("nesting", structure.MAX_NESTING) from None
+        except structure.Unfit as error:
             raise CodecError(error.message, where=error.where.lstrip("."), hint=error.hint) from error.__cause__
 
 
@@ -282,8 +268,8 @@ def _encode(value: object, depth: int) -> Any:
     kind: Any = value.__class__
     if kind in _PLAIN:
         return value
-    if depth > MAX_NESTING:
-        raise LimitExceeded("nesting", MAX_NESTING)
+    if depth > structure.MAX_NESTING:
+        raise LimitExceeded("nesting", structure.MAX_NESTING)
     encode = _ENCODERS.get(kind)
     return _encode_instance(value, kind, depth) if encode is None else encode(value, depth)
 
@@ -291,13 +277,13 @@ def _encode(value: object, depth: int) -> Any:
 def _encode_at(frame: str, value: object, depth: int) -> object:
     try:
         return _encode(value, depth + 1)
-    except Unfit as error:
+    except structure.Unfit as error:
         raise error.inside(frame) from error.__cause__
 
 
 def _encode_float(value: float, _: int) -> float:
     if value - value != 0:
-        raise Unfit(f"{value} is not a valid number in JSON", hint="store None, or a Decimal")
+        raise structure.Unfit(f"{value} is not a valid number in JSON", hint="store None, or a Decimal")
     return value
 
 
@@ -308,14 +294,16 @@ def _encode_list(value: Collection[object], depth: int) -> list[object]:
     for index, part in enumerate(value):
         try:
             encoded.append(_encode(part, depth + 1))
-        except Unfit as error:
+        except structure.Unfit as error:
             raise error.inside(f"[{index}]") from error.__cause__
     return encoded
 
 
 def _encode_dict(value: dict[Any, object], depth: int) -> object:
-    if len(value) > MAX_KEYS:
-        raise LimitExceeded("keys of an object", MAX_KEYS, hint="keep it in a list, or in a database of its own")
+    if len(value) > structure.MAX_KEYS:
+        raise LimitExceeded(
+            "keys of an object", structure.MAX_KEYS, hint="keep it in a list, or in a database of its own"
+        )
     if _MARK in value or not all(type(key) is str for key in value):
         pairs = [
             [_encode_at(f"[{key!r:.60}]", key, depth + 2), _encode_at(f"[{key!r:.60}]", part, depth + 2)]
@@ -326,13 +314,13 @@ def _encode_dict(value: dict[Any, object], depth: int) -> object:
     for key, part in value.items():
         try:
             encoded[key] = _encode(part, depth + 1)
-        except Unfit as error:
+        except structure.Unfit as error:
             raise error.inside(f"[{key!r:.60}]") from error.__cause__
     return encoded
 
 
 def _encode_set(value: set[object] | frozenset[object], depth: int) -> dict[str, object]:
-    return {_MARK: type(value).__name__, "v": sorted(_encode_list(value, depth + 1), key=dump)}
+    return {_MARK: type(value).__name__, "v": sorted(_encode_list(value, depth + 1), key=structure.dump)}
 
 
 def _encode_moment(value: datetime | time, _: int) -> dict[str, object]:
@@ -347,7 +335,7 @@ def _encode_moment(value: datetime | time, _: int) -> dict[str, object]:
 
 def _encode_secret(value: Secret[object], _: int) -> dict[str, object]:
     if value.stored != "name":
-        raise Unfit(
+        raise structure.Unfit(
             "a Secret is not stored", hint='Secret(value, name="db", stored="name") stores its name and not its value'
         )
     return {_MARK: "secret", "v": value.name}
@@ -388,14 +376,14 @@ def _encode_instance(value: Any, kind: type[Any], depth: int) -> dict[str, objec
         return _encode_fields(value, kind, [field.name for field in attrs.fields(kind)], depth)
     if dataclasses.is_dataclass(kind):
         return _encode_fields(value, kind, [field.name for field in dataclasses.fields(kind)], depth)
-    if is_named_tuple(kind):
+    if structure.is_named_tuple(kind):
         return _encode_fields(value, kind, kind._fields, depth)
-    if is_model(kind):
+    if structure.is_model(kind):
         return {_MARK: "object", "t": kind.__name__, "v": _encode(_model_fields(value), depth + 1)}
     hint = "use an attrs class, a dataclass, a pydantic model or plain values; a client goes into services="
     if kind is CoroutineType:
         hint = f"await {value.__name__}(...) first, and use what that gives"
-    raise Unfit(f"a {kind.__module__}.{type_name(kind)} cannot be stored", hint=hint)
+    raise structure.Unfit(f"a {kind.__module__}.{structure.type_name(kind)} cannot be stored", hint=hint)
 
 
 def _encode_fields(value: object, kind: type, names: Iterable[str], depth: int) -> dict[str, object]:
@@ -410,7 +398,7 @@ def _model_fields(value: Any) -> object:
     try:
         return value.model_dump(mode="python", by_alias=False, round_trip=True, warnings="error")
     except Exception as error:  # a serializer of the user's may raise anything
-        raise Unfit(f"{type(value).__qualname__} does not dump: {error}") from error
+        raise structure.Unfit(f"{type(value).__qualname__} does not dump: {error}") from error
 
 
 def _encode_item(item: ItemBase) -> dict[str, object]:
@@ -420,7 +408,7 @@ def _encode_item(item: ItemBase) -> dict[str, object]:
         wire = to_wire(item)
     except CodecError as error:
         said = error.message.removeprefix(f"{error.where}: ")
-        raise Unfit(said, hint=error.hint).inside(f".{error.where}" if error.where else "") from error
+        raise structure.Unfit(said, hint=error.hint).inside(f".{error.where}" if error.where else "") from error
     if isinstance(item, FunctionCallOutput) and item.final:
         return {_MARK: "item", "v": wire, "final": True}
     return {_MARK: "item", "v": wire}
@@ -438,30 +426,30 @@ def _decode(node: object) -> object:
         return {key: _decode(part) for key, part in node.items()}
     tag = node[_MARK]
     if isinstance(tag, str) and tag.startswith("object:"):
-        return StoredInstance(tag[7:], {key: _decode(part) for key, part in node.items() if key != _MARK})
+        return structure.StoredInstance(tag[7:], {key: _decode(part) for key, part in node.items() if key != _MARK})
     decode = _DECODERS.get(tag) if isinstance(tag, str) else None
     if decode is None:
-        raise Unfit(f"is marked {tag!r:.60}, which this version does not know")
+        raise structure.Unfit(f"is marked {tag!r:.60}, which this version does not know")
     try:
         return decode(node)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, InvalidOperation) as error:
-        raise Unfit(f"is not a valid {tag}: {type(error).__name__}: {error!s:.200}") from None
+        raise structure.Unfit(f"is not a valid {tag}: {type(error).__name__}: {error!s:.200}") from None
     except NoeticError as error:
-        raise Unfit(error.message, hint=error.hint) from error
+        raise structure.Unfit(error.message, hint=error.hint) from error
 
 
 def _list_of(node: dict[str, object]) -> list[object]:
     parts = node["v"]
     if not is_list(parts):
-        raise TypeError(f"it holds {kind_name(parts)}")
+        raise TypeError(f"it holds {structure.kind_name(parts)}")
     return [_decode(part) for part in parts]
 
 
-def _decode_pairs(node: dict[str, object]) -> Bag:
+def _decode_pairs(node: dict[str, object]) -> structure.Bag:
     pairs = _list_of(node)
     if not all(is_list(pair) and len(pair) == 2 for pair in pairs):
         raise TypeError("it holds something that is not a pair")
-    return Bag("dict", pairs)
+    return structure.Bag("dict", pairs)
 
 
 def _decode_moment(kind: type[Any], node: dict[str, object]) -> object:
@@ -499,13 +487,13 @@ def _decode_opaque(node: dict[str, Any]) -> ItemBase:
     return attrs.evolve(item, id=str(node["id"])) if isinstance(item, Opaque) else item
 
 
-def _decode_error(node: dict[str, Any]) -> Failure:
+def _decode_error(node: dict[str, Any]) -> structure.Failure:
     fields = _decode(node.get("f", {}))
     hint = node.get("h")
     if not is_dict(fields):
-        raise TypeError(f"its fields are {kind_name(fields)}")
+        raise TypeError(f"its fields are {structure.kind_name(fields)}")
     path = tuple([str(frame) for frame in node.get("p", ())])
-    return Failure(
+    return structure.Failure(
         str(node["t"]), str(node.get("m", "")), path, None if hint is None else str(hint), fields, node.get("first")
     )
 
@@ -513,8 +501,8 @@ def _decode_error(node: dict[str, Any]) -> Failure:
 _DECODERS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "dict": _decode_pairs,
     "tuple": lambda node: tuple(_list_of(node)),
-    "set": lambda node: Bag("set", _list_of(node)),
-    "frozenset": lambda node: Bag("frozenset", _list_of(node)),
+    "set": lambda node: structure.Bag("set", _list_of(node)),
+    "frozenset": lambda node: structure.Bag("frozenset", _list_of(node)),
     "bytes": lambda node: b64decode(node["v"], validate=True),
     "datetime": lambda node: _decode_moment(datetime, node),
     "time": lambda node: _decode_moment(time, node),
@@ -524,8 +512,8 @@ _DECODERS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "uuid": lambda node: UUID(node["v"]),
     "path": lambda node: Path(node["v"]),
     "secret": lambda node: Secret.named(str(node["v"])),
-    "enum": lambda node: Member(str(node["t"]), _decode(node["v"])),
-    "object": lambda node: StoredInstance(str(node["t"]), _decode(node["v"])),
+    "enum": lambda node: structure.Member(str(node["t"]), _decode(node["v"])),
+    "object": lambda node: structure.StoredInstance(str(node["t"]), _decode(node["v"])),
     "item": _decode_item,
     "opaque": _decode_opaque,
     "error": _decode_error,

@@ -11,27 +11,8 @@ from typing import Any, Final, get_args
 
 import attrs
 
+from noetic_py.core import items
 from noetic_py.core.codec.structure import Structurer, Unfit, check_nesting, dump, kind_name, parse
-from noetic_py.core.items import (
-    ContentPart,
-    Extension,
-    FunctionCall,
-    FunctionCallOutput,
-    InputFile,
-    InputImage,
-    InputText,
-    Item,
-    ItemBase,
-    JsonValue,
-    Message,
-    Opaque,
-    OutputText,
-    Reasoning,
-    Refusal,
-    Role,
-    Status,
-    extension_class,
-)
 from noetic_py.core.types import Version, is_array, is_dict, is_mapping, version_order
 from noetic_py.core.values import size_of
 from noetic_py.errors import CodecError, ItemSchemaMismatch, LimitExceeded, NoeticError
@@ -42,7 +23,7 @@ MAX_ITEM_BYTES: Final = 32 * 1024 * 1024
 # ---------------------------------------------------------------------------------------------------- writing
 
 
-def to_wire(item: ItemBase) -> dict[str, JsonValue]:
+def to_wire(item: items.ItemBase) -> dict[str, items.JsonValue]:
     """An item as OpenResponses JSON values.
 
     Raises:
@@ -56,20 +37,20 @@ def to_wire(item: ItemBase) -> dict[str, JsonValue]:
     return _with_extra(write(item), item.extra)
 
 
-def to_wire_json(item: ItemBase) -> bytes:
+def to_wire_json(item: items.ItemBase) -> bytes:
     """An item as the text of OpenResponses JSON, in UTF-8; an `Opaque` gives exactly its bytes.
 
     Raises:
         CodecError: Something in the item has no JSON form.
         LimitExceeded: The item is larger than 32 MiB or nested deeper than 64.
     """
-    data = item.raw if isinstance(item, Opaque) else dump(to_wire(item))
+    data = item.raw if isinstance(item, items.Opaque) else dump(to_wire(item))
     if len(data) > MAX_ITEM_BYTES:
         raise LimitExceeded("item size", MAX_ITEM_BYTES)
     return data
 
 
-def check_size(item: ItemBase) -> int:
+def check_size(item: items.ItemBase) -> int:
     """Refuse an item whose JSON text is too long; of most items the text is not made for that.
 
     Returns:
@@ -85,13 +66,19 @@ def check_size(item: ItemBase) -> int:
     return size
 
 
-def _text_size(item: ItemBase) -> int:
-    if isinstance(item, FunctionCall):
+def _text_size(item: items.ItemBase) -> int:
+    if isinstance(item, items.FunctionCall):
         return len(item.arguments)
-    content = item.output if isinstance(item, FunctionCallOutput) else item.content if isinstance(item, Message) else ""
+    content = (
+        item.output
+        if isinstance(item, items.FunctionCallOutput)
+        else item.content
+        if isinstance(item, items.Message)
+        else ""
+    )
     if isinstance(content, str) and content:
         return len(content)
-    if len(content) == 1 and isinstance(content[0], InputText | OutputText):
+    if len(content) == 1 and isinstance(content[0], items.InputText | items.OutputText):
         return len(content[0].text)
     return size_of(item)
 
@@ -108,12 +95,12 @@ def _with_extra(wire: dict[str, Any], extra: Mapping[str, object] | None) -> dic
     return wire
 
 
-def _write_message(item: Message) -> dict[str, object]:
+def _write_message(item: items.Message) -> dict[str, object]:
     content = [_write_part(part) for part in item.content]
     return {"type": "message", "id": item.id, "status": item.status, "role": item.role, "content": content}
 
 
-def _write_call(item: FunctionCall) -> dict[str, object]:
+def _write_call(item: items.FunctionCall) -> dict[str, object]:
     return {
         "type": "function_call",
         "id": item.id,
@@ -124,7 +111,7 @@ def _write_call(item: FunctionCall) -> dict[str, object]:
     }
 
 
-def _write_output(item: FunctionCallOutput) -> dict[str, object]:
+def _write_output(item: items.FunctionCallOutput) -> dict[str, object]:
     output = item.output if isinstance(item.output, str) else [_write_part(part) for part in item.output]
     return {
         "type": "function_call_output",
@@ -135,7 +122,7 @@ def _write_output(item: FunctionCallOutput) -> dict[str, object]:
     }
 
 
-def _write_reasoning(item: Reasoning) -> dict[str, object]:
+def _write_reasoning(item: items.Reasoning) -> dict[str, object]:
     wire: dict[str, object] = {
         "type": "reasoning",
         "id": item.id,
@@ -149,7 +136,7 @@ def _write_reasoning(item: Reasoning) -> dict[str, object]:
     return wire
 
 
-def _write_extension(item: Extension) -> dict[str, object]:
+def _write_extension(item: items.Extension) -> dict[str, object]:
     try:
         data = item.data
     except (TypeError, RecursionError) as error:
@@ -161,44 +148,44 @@ def _write_extension(item: Extension) -> dict[str, object]:
     return wire
 
 
-def _version_of(cls: type[Extension]) -> Version:
+def _version_of(cls: type[items.Extension]) -> Version:
     """The version of an item type; 1 where a field of the payload happens to be called as its attribute."""
     version: object = cls.schema_version
     return version if isinstance(version, (int, str)) and version_order(version) else 1
 
 
-def _write_opaque(item: Opaque) -> dict[str, object]:
+def _write_opaque(item: items.Opaque) -> dict[str, object]:
     wire: dict[str, object] = parse(item.raw, MAX_ITEM_BYTES, "item size")
     return wire
 
 
 _WRITERS: Final[dict[type, Callable[[Any], dict[str, Any]]]] = {
-    Message: _write_message,
-    FunctionCall: _write_call,
-    FunctionCallOutput: _write_output,
-    Reasoning: _write_reasoning,
-    Extension: _write_extension,
-    Opaque: _write_opaque,
+    items.Message: _write_message,
+    items.FunctionCall: _write_call,
+    items.FunctionCallOutput: _write_output,
+    items.Reasoning: _write_reasoning,
+    items.Extension: _write_extension,
+    items.Opaque: _write_opaque,
 }
 
 
-def _write_part(part: ContentPart, text_type: str | None = None) -> dict[str, object]:
+def _write_part(part: items.ContentPart, text_type: str | None = None) -> dict[str, object]:
     match part:
-        case InputText():
+        case items.InputText():
             wire: dict[str, object] = {"type": "input_text", "text": part.text}
-        case OutputText():
+        case items.OutputText():
             wire = {"type": text_type or "output_text", "text": part.text}
             if text_type is None:
                 wire["annotations"] = [] if part.extra is None else part.extra.get("annotations", [])
-        case InputImage():
+        case items.InputImage():
             source = part.url if part.data is None else f"data:{part.media_type};base64,{b64encode(part.data).decode()}"
             wire = {"type": "input_image", "image_url": source, "file_id": part.file_id, "detail": part.detail}
-        case InputFile():
+        case items.InputFile():
             wire = {"type": "input_file", "file_url": part.url, "file_id": part.file_id, "filename": part.filename}
             if part.data is not None:
                 prefix = f"data:{part.media_type};base64," if part.media_type else ""
                 wire["file_data"] = f"{prefix}{b64encode(part.data).decode()}"
-        case Refusal():
+        case items.Refusal():
             wire = {"type": "refusal", "refusal": part.refusal}
         case _:
             raise CodecError(
@@ -214,12 +201,12 @@ class _UnknownShape(Exception):
     """A known item with a part that this version has no class for: the whole item stays opaque."""
 
 
-_ROLES: Final[dict[Any, Role]] = {role: role for role in get_args(Role)}
-_STATUSES: Final[dict[Any, Status]] = {status: status for status in get_args(Status)}
+_ROLES: Final[dict[Any, items.Role]] = {role: role for role in get_args(items.Role)}
+_STATUSES: Final[dict[Any, items.Status]] = {status: status for status in get_args(items.Status)}
 _DATA_URL: Final = re.compile(r"data:([^,;][^,;/]*+/[^,]+?);base64,([A-Za-z0-9+/=]*+)", re.ASCII)
 
 
-def from_wire(data: Mapping[str, object]) -> Item:
+def from_wire(data: Mapping[str, object]) -> items.Item:
     """The item that OpenResponses JSON values stand for; the inverse of `to_wire`.
 
     An unknown type, an extension that is not registered, and an item with a content part of an unknown type give an
@@ -234,7 +221,7 @@ def from_wire(data: Mapping[str, object]) -> Item:
     return _opaque(dump(dict(data)), data) if item is None else item
 
 
-def from_wire_json(data: bytes | str) -> Item:
+def from_wire_json(data: bytes | str) -> items.Item:
     """The item that a text of OpenResponses JSON stands for; the inverse of `to_wire_json`.
 
     What becomes an `Opaque` keeps exactly these bytes.
@@ -258,7 +245,7 @@ def _text_bytes(text: str) -> bytes:
         raise CodecError("the text holds a surrogate that is not escaped") from None
 
 
-def _read(data: object) -> Item | None:
+def _read(data: object) -> items.Item | None:
     if not is_mapping(data):
         raise ItemSchemaMismatch(f"an item is an object, not {kind_name(data)}")
     kind = data.get("type", "message" if "role" in data else None)
@@ -266,7 +253,7 @@ def _read(data: object) -> Item | None:
         raise ItemSchemaMismatch("an item has a type", where="type")
     read = _READERS.get(kind)
     if read is None:
-        cls = extension_class(kind)
+        cls = items.extension_class(kind)
         if cls is None:
             return None
         read = partial(_read_extension, cls)
@@ -278,11 +265,11 @@ def _read(data: object) -> Item | None:
         raise ItemSchemaMismatch(error.message, where=error.where.lstrip("."), hint=error.hint) from None
 
 
-def _opaque(raw: bytes, data: Mapping[str, object]) -> Opaque:
+def _opaque(raw: bytes, data: Mapping[str, object]) -> items.Opaque:
     check_nesting(data)
     own_id = data.get("id")
     status = _STATUSES.get(data["status"]) if isinstance(data.get("status"), str) else None
-    return Opaque(
+    return items.Opaque(
         raw=raw,
         type=str(data.get("type", "message")),
         id=own_id if isinstance(own_id, str) and own_id else None,
@@ -328,10 +315,10 @@ def _objects(value: object, key: str) -> Iterable[tuple[str, Mapping[str, object
         yield where, part
 
 
-def _parts(value: object, key: str) -> str | list[ContentPart]:
+def _parts(value: object, key: str) -> str | list[items.ContentPart]:
     if isinstance(value, str):
         return value
-    parts: list[ContentPart] = []
+    parts: list[items.ContentPart] = []
     for where, part in _objects(value, key):
         kind = part.get("type")
         if not isinstance(kind, str):
@@ -357,15 +344,15 @@ _REASONING: Final = frozenset({"type", "id", "status", "summary", "content", "en
 _EXTENSION: Final = frozenset({"type", "id", "status", "data"})
 
 
-def _read_message(data: Mapping[str, object]) -> Message:
+def _read_message(data: Mapping[str, object]) -> items.Message:
     role = data.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         raise Unfit(f"is one of {', '.join(_ROLES)}, not {role!r:.60}").inside(".role")
-    return Message(role=_ROLES[role], content=_parts(data.get("content"), "content"), **_base(data, _MESSAGE))
+    return items.Message(role=_ROLES[role], content=_parts(data.get("content"), "content"), **_base(data, _MESSAGE))
 
 
-def _read_call(data: Mapping[str, object]) -> FunctionCall:
-    return FunctionCall(
+def _read_call(data: Mapping[str, object]) -> items.FunctionCall:
+    return items.FunctionCall(
         call_id=_field(data, "call_id"),
         name=_field(data, "name"),
         arguments=_field(data, "arguments"),
@@ -373,14 +360,14 @@ def _read_call(data: Mapping[str, object]) -> FunctionCall:
     )
 
 
-def _read_output(data: Mapping[str, object]) -> FunctionCallOutput:
-    return FunctionCallOutput(
+def _read_output(data: Mapping[str, object]) -> items.FunctionCallOutput:
+    return items.FunctionCallOutput(
         call_id=_field(data, "call_id"), output=_parts(data.get("output"), "output"), **_base(data, _OUTPUT)
     )
 
 
-def _read_reasoning(data: Mapping[str, object]) -> Reasoning:
-    return Reasoning(
+def _read_reasoning(data: Mapping[str, object]) -> items.Reasoning:
+    return items.Reasoning(
         content=_thoughts(data.get("content"), "content", "reasoning_text"),
         summary=_thoughts(data.get("summary"), "summary", "summary_text"),
         encrypted_content=_optional(data, "encrypted_content"),
@@ -388,21 +375,21 @@ def _read_reasoning(data: Mapping[str, object]) -> Reasoning:
     )
 
 
-def _thoughts(value: object, key: str, text_type: str) -> list[ContentPart]:
+def _thoughts(value: object, key: str, text_type: str) -> list[items.ContentPart]:
     if value is None:
         return []
-    parts: list[ContentPart] = []
+    parts: list[items.ContentPart] = []
     for where, part in _objects(value, key):
         if part.get("type") != text_type:
             raise _UnknownShape
         try:
-            parts.append(OutputText(text=_field(part, "text"), extra=_extra(part, _TEXT)))
+            parts.append(items.OutputText(text=_field(part, "text"), extra=_extra(part, _TEXT)))
         except Unfit as error:
             raise error.inside(where) from None
     return parts
 
 
-def _read_extension(cls: type[Extension], data: Mapping[str, object]) -> Extension:
+def _read_extension(cls: type[items.Extension], data: Mapping[str, object]) -> items.Extension:
     payload = data.get("data", {})
     if not is_mapping(payload):
         raise Unfit(f"is an object, not {kind_name(payload)}").inside(".data")
@@ -417,7 +404,7 @@ def _read_extension(cls: type[Extension], data: Mapping[str, object]) -> Extensi
     if unknown := {key: value for key, value in payload.items() if key not in known}:
         base["extra"] = (base["extra"] or {}) | {"data": unknown}
     try:
-        made: Extension = _payloads.record(cls, known)
+        made: items.Extension = _payloads.record(cls, known)
     except Unfit as error:
         changed = f"when {cls.__qualname__} has changed, give it a schema_version and migrate(cls, data, version)"
         error.hint = error.hint or changed
@@ -425,7 +412,7 @@ def _read_extension(cls: type[Extension], data: Mapping[str, object]) -> Extensi
     return attrs.evolve(made, **{key: value for key, value in base.items() if value is not None})
 
 
-def _migrated(cls: type[Extension], payload: Mapping[str, object], version: object) -> Mapping[str, object]:
+def _migrated(cls: type[items.Extension], payload: Mapping[str, object], version: object) -> Mapping[str, object]:
     """The payload of an item in the form that its type has now."""
     mine, theirs = version_order(_version_of(cls)) or (), version_order(version) or ()
     if theirs == mine:
@@ -449,7 +436,7 @@ def _migrated(cls: type[Extension], payload: Mapping[str, object], version: obje
     return made
 
 
-_READERS: Final[dict[str, Callable[[Mapping[str, Any]], Item]]] = {
+_READERS: Final[dict[str, Callable[[Mapping[str, Any]], items.Item]]] = {
     "message": _read_message,
     "function_call": _read_call,
     "function_call_output": _read_output,
@@ -462,14 +449,14 @@ _FILE: Final = frozenset({"type", "file_url", "file_id", "file_data", "filename"
 _REFUSAL: Final = frozenset({"type", "refusal"})
 
 
-def _read_output_text(data: Mapping[str, object]) -> OutputText:
+def _read_output_text(data: Mapping[str, object]) -> items.OutputText:
     extra = _extra(data, _TEXT)
     if extra is not None and extra.get("annotations") == []:
         del extra["annotations"]
-    return OutputText(text=_field(data, "text"), extra=extra or None)
+    return items.OutputText(text=_field(data, "text"), extra=extra or None)
 
 
-def _read_image(data: Mapping[str, Any]) -> InputImage:
+def _read_image(data: Mapping[str, Any]) -> items.InputImage:
     source: dict[str, Any] = {"url": _optional(data, "image_url")}
     # Only what encodes back to the same text is decoded; any other data URL stays as it is.
     if source["url"] is not None and (found := _DATA_URL.fullmatch(source["url"])):
@@ -477,10 +464,10 @@ def _read_image(data: Mapping[str, Any]) -> InputImage:
         if content is not None:
             source = {"data": content, "media_type": found[1]}
     detail: Any = _optional(data, "detail")
-    return InputImage(file_id=_optional(data, "file_id"), detail=detail, extra=_extra(data, _IMAGE), **source)
+    return items.InputImage(file_id=_optional(data, "file_id"), detail=detail, extra=_extra(data, _IMAGE), **source)
 
 
-def _read_file(data: Mapping[str, Any]) -> InputFile:
+def _read_file(data: Mapping[str, Any]) -> items.InputFile:
     source: dict[str, Any] = {}
     text = _optional(data, "file_data")
     if text is not None:
@@ -489,7 +476,7 @@ def _read_file(data: Mapping[str, Any]) -> InputFile:
         if content is None:
             raise Unfit("is neither base64 nor a base64 data URL").inside(".file_data")
         source = {"data": content, "media_type": found[1] if found else ""}
-    return InputFile(
+    return items.InputFile(
         url=_optional(data, "file_url"),
         file_id=_optional(data, "file_id"),
         filename=_optional(data, "filename"),
@@ -506,10 +493,10 @@ def _base64(text: str) -> bytes | None:
     return content if b64encode(content).decode() == text else None
 
 
-_PART_READERS: Final[dict[str, Callable[[Mapping[str, Any]], ContentPart]]] = {
-    "input_text": lambda data: InputText(text=_field(data, "text"), extra=_extra(data, _TEXT)),
+_PART_READERS: Final[dict[str, Callable[[Mapping[str, Any]], items.ContentPart]]] = {
+    "input_text": lambda data: items.InputText(text=_field(data, "text"), extra=_extra(data, _TEXT)),
     "output_text": _read_output_text,
     "input_image": _read_image,
     "input_file": _read_file,
-    "refusal": lambda data: Refusal(refusal=_field(data, "refusal"), extra=_extra(data, _REFUSAL)),
+    "refusal": lambda data: items.Refusal(refusal=_field(data, "refusal"), extra=_extra(data, _REFUSAL)),
 }

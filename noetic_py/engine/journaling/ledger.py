@@ -15,6 +15,7 @@ import anyio
 from anyio.lowlevel import checkpoint as let_others_run
 from attrs import evolve, frozen
 
+from noetic_py import errors
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.context.step import AnyStep
 from noetic_py.core.codec import Codec
@@ -31,15 +32,7 @@ from noetic_py.engine.journaling import deliveries, ledger
 from noetic_py.engine.journaling.fold import BEGUN
 from noetic_py.engine.kind import Kind
 from noetic_py.engine.progress import forget
-from noetic_py.errors import (
-    CheckpointError,
-    CheckpointFailed,
-    CodecError,
-    LeaseLost,
-    LimitExceeded,
-    NoeticError,
-    StepOutcomeUnknown,
-)
+from noetic_py.journal import values
 from noetic_py.journal.records import (
     AttemptFailed,
     Decision,
@@ -53,16 +46,6 @@ from noetic_py.journal.records import (
     dump_record,
 )
 from noetic_py.journal.stored import Lease, Record, Transaction
-from noetic_py.journal.values import (
-    Change,
-    LayerDeltas,
-    Path,
-    SameAsChild,
-    Stored,
-    changes,
-    known_fields,
-    require_readable,
-)
 from noetic_py.steps.handoff import HandoffOutput, HandoffSourceSpec
 
 if TYPE_CHECKING:
@@ -77,14 +60,14 @@ def packed(output: object) -> object:
     return {"to": to, "value": given}
 
 
-def read_output(kind: Kind, output: Stored, step: AnyStep, codec: Codec) -> object:
+def read_output(kind: Kind, output: values.Stored, step: AnyStep, codec: Codec) -> object:
     """An output from its stored form."""
     return _handed(output, step, codec) if kind.hands_over else read_value(output, step, codec)
 
 
-def _handed(output: Stored, step: AnyStep, codec: Codec) -> object:
+def _handed(output: values.Stored, step: AnyStep, codec: Codec) -> object:
     """What a step gave that might have handed over."""
-    to, value = output.tree["to"], Stored(output.tree["value"])
+    to, value = output.tree["to"], values.Stored(output.tree["value"])
     if to is None:
         return read_value(value, step, codec)
     spec: object = step.spec
@@ -92,12 +75,12 @@ def _handed(output: Stored, step: AnyStep, codec: Codec) -> object:
     return HandoffOutput(to, read_as(object if target is None else declared_input(target), value.tree, codec))
 
 
-def read_value(value: Stored, step: AnyStep, codec: Codec) -> object:
+def read_value(value: values.Stored, step: AnyStep, codec: Codec) -> object:
     """A step's output from its stored form. A section may have steps inside that the flow does not declare."""
     kind = declared_output(step)
     try:
         return read_as(kind, value.tree, codec)
-    except CodecError:
+    except errors.CodecError:
         inner = known_types(step)
         if not inner:
             raise
@@ -165,11 +148,11 @@ class RunWriter:
         # The record too: while it is here, no other one can have its id.
         self._ready: dict[int, tuple[JournalRecord, Record]] = {}
         # What goes into the journal with the next commit, by path: of several that say the same place only the last.
-        self._put_off: dict[Path, tuple[JournalRecord, Record]] = {}
+        self._put_off: dict[values.Path, tuple[JournalRecord, Record]] = {}
         # Whether a commit is in progress, and the event that steps wait for which need the next one.
         self._writing = False
         self._turn: anyio.Event | None = None
-        self._poison: CheckpointError | None = None
+        self._poison: errors.CheckpointError | None = None
         # When the lease was certainly this process's; of the machine's own clock, whatever the run's does.
         self._renewed = SYSTEM.monotonic()
 
@@ -194,7 +177,7 @@ class RunWriter:
         """Have a record appended with the next commit, in place of an earlier one of its path."""
         self._put_off[record.path] = (record, stored)
 
-    def drop_put_off(self, path: Path) -> None:
+    def drop_put_off(self, path: values.Path) -> None:
         """Discard what was to be appended for a path and below it."""
         for each in [each for each in self._put_off if each[: len(path)] == path]:
             del self._put_off[each]
@@ -224,8 +207,8 @@ class RunWriter:
     def _dumped(self, record: JournalRecord) -> Record:
         try:
             return dump_record(record, self.codec)
-        except (CodecError, LimitExceeded) as error:
-            self._poison = CheckpointFailed(
+        except (errors.CodecError, errors.LimitExceeded) as error:
+            self._poison = errors.CheckpointFailed(
                 f"a {type(record).__name__} cannot be stored: {error.message}", path=record.path, hint=error.hint
             )
             raise self._poison from error
@@ -312,14 +295,14 @@ class RunWriter:
                 if anyio.current_effective_deadline() > -math.inf and failure_of(error) is None:
                     # No scope is cancelled, which would say so again at the next wait: it was the task itself.
                     raise
-        except CheckpointError as error:
+        except errors.CheckpointError as error:
             self._poison = error
             raise
         except BaseException as error:
             if self._written == done:
                 # It is stored, and its task was cancelled.
                 raise
-            self._poison = CheckpointFailed(
+            self._poison = errors.CheckpointFailed(
                 f"a commit failed: {type(error).__name__}: {error}", hint="look at the backend, then resume the run"
             )
             if failure_of(error) is not None:
@@ -382,11 +365,15 @@ class RunWriter:
             if failure_of(error) is None:
                 raise
             # While the lease lasts, a store that cannot be reached is asked again.
-            if isinstance(error, LeaseLost) or SYSTEM.monotonic() > self._renewed + TTL * _SAFE:
-                lost = error if isinstance(error, CheckpointError) else LeaseLost(f"the lease was not renewed: {error}")
+            if isinstance(error, errors.LeaseLost) or SYSTEM.monotonic() > self._renewed + TTL * _SAFE:
+                lost = (
+                    error
+                    if isinstance(error, errors.CheckpointError)
+                    else errors.LeaseLost(f"the lease was not renewed: {error}")
+                )
                 self._poison = self._poison or lost
 
-    def lose(self, error: CheckpointError) -> None:
+    def lose(self, error: errors.CheckpointError) -> None:
         """What the run belongs to is another process's by now: begin no further body, and commit nothing more."""
         self._poison = self._poison or error
 
@@ -429,7 +416,7 @@ def encode_finished(frame: Frame, store: RunWriter, value: object, output: objec
         record.loop_stops = _asked_of_loops(frame)
         record.cut = cut_loops(frame) if record.loop_stops else ()
         store.prepare(record)
-    except (CodecError, LimitExceeded) as error:
+    except (errors.CodecError, errors.LimitExceeded) as error:
         error.at(frame.at)
         raise
     # Others in this process read the value itself.
@@ -450,12 +437,16 @@ def _output(frame: Frame, value: object, output: object, codec: Codec) -> tuple[
         return kind.dump(value, output), output, NO_TREE
     last = frame.last_output
     if last is not None and output is not None and last[1] is output and _unchanged(step, last, codec):
-        return SameAsChild(last[0]), output if step.body is None else _own(frame, output, last[2], codec), last[2]
+        return (
+            values.SameAsChild(last[0]),
+            output if step.body is None else _own(frame, output, last[2], codec),
+            last[2],
+        )
     try:
         tree = codec.encode(packed(output) if kind.hands_over else output)
-    except CodecError as error:
+    except errors.CodecError as error:
         raise inside(error, "output") from error
-    return None if output is None else Stored(tree), _own(frame, output, tree, codec), tree
+    return None if output is None else values.Stored(tree), _own(frame, output, tree, codec), tree
 
 
 def _unchanged(step: AnyStep, last: tuple[str, object, object], codec: Codec) -> bool:
@@ -475,15 +466,15 @@ def _own(frame: Frame, output: object, tree: object, codec: Codec) -> object:
     if output.__class__ in ATOMS or tree is NO_TREE:
         return output
     try:
-        read = read_output(frame.kind, Stored(tree), frame.step, codec)
-    except CodecError as error:
+        read = read_output(frame.kind, values.Stored(tree), frame.step, codec)
+    except errors.CodecError as error:
         raise inside(unreadable(error), "output") from error
     return one_value(output, read, tree)
 
 
-def _asked_of_loops(frame: Frame) -> tuple[tuple[Path, object], ...]:
+def _asked_of_loops(frame: Frame) -> tuple[tuple[values.Path, object], ...]:
     """What loops around a step, and steps that hand over, have been asked in it or below it: the last word of each."""
-    found: list[tuple[Path, object]] = []
+    found: list[tuple[values.Path, object]] = []
     node = frame.up
     while node is not None:
         asked = [value for value, path in node.loop_stops or () if path[: len(frame.at)] == frame.at]
@@ -494,9 +485,9 @@ def _asked_of_loops(frame: Frame) -> tuple[tuple[Path, object], ...]:
     return tuple(found)
 
 
-def cut_loops(frame: Frame) -> tuple[Path, ...]:
+def cut_loops(frame: Frame) -> tuple[values.Path, ...]:
     """The loops that are to end in the middle of the round because a step, or one below it, has asked for it."""
-    found: list[Path] = []
+    found: list[values.Path] = []
     node = frame.up
     while node is not None:
         asked = any(path[: len(frame.at)] == frame.at for _, path in node.loop_stops or ())
@@ -603,7 +594,7 @@ def close_segment(frame: Frame) -> None:
     segment = Segment(frame.at, frame.attempt, items, delta, memory)
     try:
         prepare(frame, segment)
-    except NoeticError:
+    except errors.NoeticError:
         frame.scope.known, frame.scope.stored = known, stored
         raise
     frame.mark = log.size
@@ -625,19 +616,19 @@ def prepare(frame: Frame, record: JournalRecord) -> None:
     if store is not None:
         try:
             store.prepare(record)
-        except (CodecError, LimitExceeded) as error:
+        except (errors.CodecError, errors.LimitExceeded) as error:
             error.at(frame.at)
             raise
 
 
-def discarded(run: Run, path: Path) -> None:
+def discarded(run: Run, path: values.Path) -> None:
     """Record that the result of a finished step is discarded: its code or its input has changed."""
     run.journal.append(ResultDiscarded(path))
     _count_anew(run, path)
     forget(run, path)
 
 
-def _count_anew(run: Run, path: Path) -> None:
+def _count_anew(run: Run, path: values.Path) -> None:
     """Discard what an earlier process has begun there: what begins there now is another step."""
     if run.begun:
         run.begun = {each for each in run.begun if each[0][: len(path)] != path}
@@ -654,13 +645,13 @@ def decided(frame: Frame, key: str, value: object) -> None:
     if store is not None and value.__class__ not in ATOMS:
         try:
             store.codec.require_readable(store.codec.encode(value))
-        except CodecError as error:
+        except errors.CodecError as error:
             raise inside(error, key.partition("[")[0]).at(frame.at) from error
     prepare(frame, record)
     frame.x.run.journal.append(record)
 
 
-def capture(frame: Frame) -> tuple[Change, ...]:
+def capture(frame: Frame) -> tuple[values.Change, ...]:
     """How the body has changed the state since that was stored last, in a durable run.
 
     Raises:
@@ -673,17 +664,17 @@ def capture(frame: Frame) -> tuple[Change, ...]:
     if store is None or not frame.touched:
         return ()
     try:
-        now = known_fields(scope.state, store.codec)
-        delta = changes(scope.known or {}, now)
-        require_readable(scope.state, delta, store.codec)
-    except CodecError as error:
+        now = values.known_fields(scope.state, store.codec)
+        delta = values.changes(scope.known or {}, now)
+        values.require_readable(scope.state, delta, store.codec)
+    except errors.CodecError as error:
         error.at(frame.at)
         raise
     scope.known = now
     return delta
 
 
-def capture_layer_states(frame: Frame) -> LayerDeltas:
+def capture_layer_states(frame: Frame) -> values.LayerDeltas:
     """How the body has changed the states of layers since they were stored last, in a durable run.
 
     Raises:
@@ -696,8 +687,10 @@ def capture_layer_states(frame: Frame) -> LayerDeltas:
         deltas, after = scope.stored.changes(scope.layer_states, store.codec)
         for layer, delta in deltas:
             kind = frame.x.layers.state_type(layer)
-            require_readable(scope.layer_states.get(layer), delta, store.codec, declared=kind, where=f"memory.{layer}")
-    except CodecError as error:
+            values.require_readable(
+                scope.layer_states.get(layer), delta, store.codec, declared=kind, where=f"memory.{layer}"
+            )
+    except errors.CodecError as error:
         error.at(frame.at)
         raise
     scope.stored = after
@@ -747,7 +740,7 @@ def write_items_down(frame: Frame) -> None:
     flush_items(frame, frame.at)
 
 
-def flush_items(frame: Frame | None, path: Path) -> None:
+def flush_items(frame: Frame | None, path: values.Path) -> None:
     """Write the items that a frame and its ancestors have not written, outermost first.
 
     Args:
@@ -795,15 +788,17 @@ def _flush_own(frame: Frame) -> None:
     frame.clean = True
 
 
-def note_outcome(once: dict[Path, Intent | StepFinished | AttemptFailed], record: StepFinished | AttemptFailed) -> None:
+def note_outcome(
+    once: dict[values.Path, Intent | StepFinished | AttemptFailed], record: StepFinished | AttemptFailed
+) -> None:
     """Note what became of a step that may run only once: a failed attempt that another one follows is none."""
-    if isinstance(record, StepFinished) or (record.final and not isinstance(record.error, StepOutcomeUnknown)):
+    if isinstance(record, StepFinished) or (record.final and not isinstance(record.error, errors.StepOutcomeUnknown)):
         once[record.path] = record
     elif not record.final:
         once.pop(record.path, None)
 
 
-def failed(frame: Frame, error: NoeticError, *, final: bool) -> None:
+def failed(frame: Frame, error: errors.NoeticError, *, final: bool) -> None:
     """Commit a failed attempt before any step reacts to it."""
     run = frame.x.run
     if run.unacknowledged is not None:
@@ -882,7 +877,7 @@ def _keep_what_can_be(frame: Frame) -> None:
     """The body's own work as a segment; what cannot be stored is not kept, for the stop has no room for a failure."""
     try:
         close_segment(frame)
-    except (CodecError, LimitExceeded):
+    except (errors.CodecError, errors.LimitExceeded):
         frame.drop_unwritten()
 
 
@@ -904,7 +899,7 @@ def recover(run: Run, lease: BudgetLease, path: tuple[str, ...], *, attempts: bo
         lease.recover(usage.used, usage.steps, usage.tool)
 
 
-def _charged(run: Run, path: Path, attempts: bool) -> Iterator[RecordedUsage]:
+def _charged(run: Run, path: values.Path, attempts: bool) -> Iterator[RecordedUsage]:
     depth = len(path)
     for usage in run.recorded_usage:
         below = usage.path[:depth] == path and (not path or len(usage.path) > depth)

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from attrs import evolve, frozen
 
+from noetic_py import errors
 from noetic_py.context.read import ContextScope
 from noetic_py.context.step import NOT_DONE, AnyStep
 from noetic_py.core.codec import Codec
@@ -23,15 +24,7 @@ from noetic_py.engine.journaling.fold import OPEN, ended_with, inside, last_step
 from noetic_py.engine.journaling.ledger import NO_TREE, read_output, read_value
 from noetic_py.engine.kind import BodySegment, Kinds, Node
 from noetic_py.engine.state import Execution, Run
-from noetic_py.errors import (
-    CheckpointError,
-    CodecError,
-    ConfigError,
-    NoeticError,
-    ReplayDiverged,
-    StepOutcomeUnknown,
-    Stopped,
-)
+from noetic_py.journal import values
 from noetic_py.journal.layer_states import StoredLayerStates, apply_layer_states, unlike
 from noetic_py.journal.records import (
     AttemptFailed,
@@ -45,26 +38,10 @@ from noetic_py.journal.records import (
     StepFinished,
     StepStopped,
 )
-from noetic_py.journal.values import (
-    Change,
-    Known,
-    Path,
-    SameAsChild,
-    Stored,
-    apply_changes,
-    changed_fields,
-    changes,
-    digest_of,
-    field_trees,
-    known_fields,
-    known_of,
-    mismatch,
-    state_tree,
-)
 from noetic_py.steps.flow import Mode
 
 Trees: TypeAlias = Mapping[str, Any]
-Deltas: TypeAlias = dict[int, tuple[Change, ...]]
+Deltas: TypeAlias = dict[int, tuple[values.Change, ...]]
 
 
 def version_of(kind: type[object] | None) -> int:
@@ -78,7 +55,7 @@ def version_of(kind: type[object] | None) -> int:
         # A field of the user's that happens to be called so.
         return 1
     if version > 1 and not callable(getattr(kind, "migrate", None)):
-        raise ConfigError(
+        raise errors.ConfigError(
             f"state type {getattr(kind, '__name__', kind)} has schema_version {version} and no migrate()",
             code="state-version",
             hint="add a classmethod migrate(stored, version) that returns the fields of this version",
@@ -91,7 +68,7 @@ def revise(records: list[JournalRecord]) -> None:
     for record in records:
         if isinstance(record, StateRevised):
             opening = opening_of(records)
-            opening.state, opening.version = Stored(record.state), record.version
+            opening.state, opening.version = values.Stored(record.state), record.version
             for position, delta in record.deltas.items():
                 earlier = records[position]
                 if isinstance(earlier, (Segment, StepFinished, StepStopped)):
@@ -106,7 +83,7 @@ def _revise_layers(records: list[JournalRecord], revised: StateRevised) -> None:
             earlier.memory = memory
     for record in records if revised.layers else ():
         if isinstance(record, StepFinished) and record.path == (*revised.path, OPEN):
-            record.output = Stored(revised.layers)
+            record.output = values.Stored(revised.layers)
 
 
 def migrated(
@@ -121,7 +98,7 @@ def migrated(
     if kind is None or opening.version == version:
         return None
     if opening.version > version:
-        raise CodecError(
+        raise errors.CodecError(
             f"the state was stored by version {opening.version} of {kind.__name__}, and this one is {version}",
             hint="resume the run with the newer code",
         )
@@ -129,11 +106,11 @@ def migrated(
     stored = _tree(opening)
 
     def newer(fields: Trees) -> object:
-        made = state_tree(stored, migrate_fields(kind, fields, opening.version), kind.__name__)
+        made = values.state_tree(stored, migrate_fields(kind, fields, opening.version), kind.__name__)
         return decoded(made, kind, codec)
 
-    begun, deltas = field_trees(stored), dict[int, tuple[Change, ...]]()
-    _walk(tree(records, kinds), begun, lambda fields: known_fields(newer(fields), codec), deltas)
+    begun, deltas = values.field_trees(stored), dict[int, tuple[values.Change, ...]]()
+    _walk(tree(records, kinds), begun, lambda fields: values.known_fields(newer(fields), codec), deltas)
     return StateRevised((), version, codec.encode(newer(begun)), deltas)
 
 
@@ -145,8 +122,8 @@ def decoded(stored: object, kind: type[object], codec: Codec) -> object:
     """
     try:
         return codec.decode(stored, kind)
-    except CodecError as error:
-        raise CodecError(
+    except errors.CodecError as error:
+        raise errors.CodecError(
             f"the stored state is not a valid {kind.__name__}: {error.message}",
             hint=f"when {kind.__name__} has changed, give it a schema_version and migrate(stored, version)",
         ) from error
@@ -163,12 +140,14 @@ def migrate_fields(kind: type[Any], fields: Trees, version: int) -> Trees:
         made = migrate(deepcopy(dict(fields)), version)
         dump(made)
     except Exception as error:
-        raise CodecError(
+        raise errors.CodecError(
             f"{kind.__name__}.migrate() failed on a state of version {version}: {type(error).__name__}: {error}",
             hint="it is given the stored fields, and returns those of its own version",
         ) from error
     if not is_dict(made):
-        raise CodecError(f"{kind.__name__}.migrate() returned {type(made).__name__}", hint="return a dict of fields")
+        raise errors.CodecError(
+            f"{kind.__name__}.migrate() returned {type(made).__name__}", hint="return a dict of fields"
+        )
     return made
 
 
@@ -179,7 +158,7 @@ def replaced(records: list[JournalRecord], kinds: Kinds, state: object, codec: C
         CodecError: The state cannot be stored.
         ConfigError: It is of another type than the run's; code `"state-type"`.
     """
-    now = known_fields(state, codec)
+    now = values.known_fields(state, codec)
     _check_type(_tree(opening_of(records)), state, codec)
     older = migrated(records, kinds, _kind(state), codec)
     if older is not None:
@@ -191,7 +170,7 @@ def replaced(records: list[JournalRecord], kinds: Kinds, state: object, codec: C
 def _check_type(stored: object, state: object, codec: Codec) -> None:
     mine, other = (stored_type(each) for each in (codec.encode(as_stored(state)), stored))
     if mine != other:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"the run's state is a {other}, and the new one a {mine}",
             code="state-type",
             hint="give a state of the type that the run was started with",
@@ -214,20 +193,28 @@ def _kind(state: object) -> type[object] | None:
 
 
 def _ending_with(
-    records: list[JournalRecord], kinds: Kinds, state: Mapping[str, Known], kind: type[object] | None, codec: Codec
+    records: list[JournalRecord],
+    kinds: Kinds,
+    state: Mapping[str, values.Known],
+    kind: type[object] | None,
+    codec: Codec,
 ) -> StateRevised:
     root, opening = tree(records, kinds), opening_of(records)
     stored = _tree(opening)
     last: tuple[BodySegment, Trees] | None = None
-    for segment, fields in _kept(root, field_trees(stored)):
+    for segment, fields in _kept(root, values.field_trees(stored)):
         last = segment, fields
     if last is None:
         begun = {key: known.tree for key, known in state.items()}
-        return StateRevised((), opening.version, state_tree(stored, begun), {})
+        return StateRevised((), opening.version, values.state_tree(stored, begun), {})
     segment, fields = last
     # As the run will have it: with what its type has got since as a default.
-    before = known_of(fields) if kind is None else known_fields(decoded(state_tree(stored, fields), kind, codec), codec)
-    return StateRevised((), opening.version, stored, {segment.position: changes(before, state)})
+    before = (
+        values.known_of(fields)
+        if kind is None
+        else values.known_fields(decoded(values.state_tree(stored, fields), kind, codec), codec)
+    )
+    return StateRevised((), opening.version, stored, {segment.position: values.changes(before, state)})
 
 
 def opening_of(records: Iterable[JournalRecord]) -> Opening:
@@ -238,22 +225,22 @@ def opening_of(records: Iterable[JournalRecord]) -> Opening:
     """
     started = next(iter(records))
     if not isinstance(started, RunBegun) or started.opening is None:
-        raise CodecError("the journal has no beginning")
+        raise errors.CodecError("the journal has no beginning")
     return started.opening
 
 
 def _tree(opening: Opening) -> object:
-    return opening.state.tree if isinstance(opening.state, Stored) else opening.state
+    return opening.state.tree if isinstance(opening.state, values.Stored) else opening.state
 
 
-def _walk(node: Node, fields: Trees, newer: Callable[[Trees], Mapping[str, Known]], deltas: Deltas) -> Trees:
+def _walk(node: Node, fields: Trees, newer: Callable[[Trees], Mapping[str, values.Known]], deltas: Deltas) -> Trees:
     """Rewrite every change at and below a step; returns the fields that it leaves, in their old form."""
     beside = fields
     for entry in node.layout:
         if isinstance(entry, BodySegment):
-            after = changed_fields(fields, entry.delta)
+            after = values.changed_fields(fields, entry.delta)
             if entry.delta:
-                deltas[entry.position] = changes(newer(fields), newer(after))
+                deltas[entry.position] = values.changes(newer(fields), newer(after))
             fields = after
         elif node.kind.firings:
             # One firing begins with what the last one left; what all have done is the schedule's own change.
@@ -279,10 +266,10 @@ def _fits(node: Node, fields: Trees) -> bool:
     first = next(_changes(node), None)
     if first is None:
         return True
-    return first.before == (digest_of(dump(fields[first.key])) if first.key in fields else None)
+    return first.before == (values.digest_of(dump(fields[first.key])) if first.key in fields else None)
 
 
-def _changes(node: Node) -> Iterator[Change]:
+def _changes(node: Node) -> Iterator[values.Change]:
     for entry in node.layout:
         yield from entry.delta if isinstance(entry, BodySegment) else _changes(entry)
 
@@ -293,11 +280,11 @@ def _kept(node: Node, fields: Trees) -> Iterator[tuple[BodySegment, Trees]]:
         if isinstance(entry, BodySegment):
             if node.finished is not None:
                 yield entry, fields
-            fields = changed_fields(fields, entry.delta)
+            fields = values.changed_fields(fields, entry.delta)
         elif _in_place(node, entry) and not node.kind.firings:
             for segment, before in _kept(entry, fields):
                 yield segment, before
-                fields = changed_fields(before, segment.delta)
+                fields = values.changed_fields(before, segment.delta)
 
 
 NOTHING: Any = object()
@@ -383,10 +370,12 @@ def _check_order(parent: Frame, node: Node, name: str) -> None:
     # Out of time, a wrap-up follows a child that is not recorded.
     left = [orphan for orphan in _orphans(parent) if orphan.name != "wrap_up"]
     if left:
-        raise ReplayDiverged(f"is recorded, and {name} was called instead", path=left[0].path)
+        raise errors.ReplayDiverged(f"is recorded, and {name} was called instead", path=left[0].path)
 
 
-def _once_again(step: AnyStep, value: object, parent: Frame, path: Path, scope: ContextScope) -> ReplayedOutput | None:
+def _once_again(
+    step: AnyStep, value: object, parent: Frame, path: values.Path, scope: ContextScope
+) -> ReplayedOutput | None:
     """What is known of a step that may run only once, and that a step around it would run again.
 
     Returns:
@@ -416,8 +405,8 @@ def _once_again(step: AnyStep, value: object, parent: Frame, path: Path, scope: 
     return ReplayedOutput(_replay(step, child, left, parent, scope, path))
 
 
-def _has_run(what: str, path: Path) -> StepOutcomeUnknown:
-    return StepOutcomeUnknown(
+def _has_run(what: str, path: values.Path) -> errors.StepOutcomeUnknown:
+    return errors.StepOutcomeUnknown(
         f"the step may run only once, and has run in an attempt of a step around it: {what}",
         path=path,
         hint="give the step reconcile=, or move what differs between attempts out of the retried step",
@@ -428,7 +417,7 @@ def _shown(child: Node, step: AnyStep, run: Run) -> str:
     """What a finished step has given, for a person to read."""
     try:
         return f"{output_of(child, step, run)!r:.100}"
-    except NoeticError:
+    except errors.NoeticError:
         return "what cannot be read any more"
 
 
@@ -446,7 +435,7 @@ def _fail_again(
     if given:
         left = copy_state(_seen_through(step, parent, scope, path))
         for part in given:
-            apply_changes(left, part.delta, run.store.codec)
+            values.apply_changes(left, part.delta, run.store.codec)
         error.left = (scope.state, left, {scope: _recalled(parent.x, scope.layer_states, given)})
     ledger.remember(parent)
     return error
@@ -474,8 +463,8 @@ def _other_state(run: Run, scope: ContextScope, left: list[BodySegment]) -> str 
     if not given:
         return None
     if scope.known is None:
-        scope.known = known_fields(scope.state, run.store.codec)
-    field = mismatch(scope.known, given)
+        scope.known = values.known_fields(scope.state, run.store.codec)
+    field = values.mismatch(scope.known, given)
     return None if field is None else f"the step meets another state than was recorded: {field} differs"
 
 
@@ -503,7 +492,7 @@ def _keeps(run: Run, differs: str, path: tuple[str, ...]) -> bool:
         ReplayDiverged: The run does neither.
     """
     if run.on_diverge == "fail":
-        raise ReplayDiverged(
+        raise errors.ReplayDiverged(
             differs,
             path=path,
             hint="run the code and the inputs that it was started with, or resume(..., on_diverge='adopt' or 'pin')",
@@ -511,7 +500,7 @@ def _keeps(run: Run, differs: str, path: tuple[str, ...]) -> bool:
     return run.on_diverge == "pin"
 
 
-def _stands_here(parent: Frame, path: Path, *, always: bool = False, held: bool = False) -> None:
+def _stands_here(parent: Frame, path: values.Path, *, always: bool = False, held: bool = False) -> None:
     """Write what stands before a child that is not run again, and where in its parent's layout it has its place.
 
     Records of a composite itself are not discarded when a later owner goes on, so its children keep their places.
@@ -584,15 +573,15 @@ def _put_left(
     if run.store is not None and any(part.delta or part.memory for part in left):
         state = _seen_through(step, parent, scope, path)
         for part in left:
-            apply_changes(state, part.delta, run.store.codec)
-        scope.known = known_fields(state, run.store.codec)
+            values.apply_changes(state, part.delta, run.store.codec)
+        scope.known = values.known_fields(state, run.store.codec)
         scope.layer_states = _recalled(parent.x, scope.layer_states, left)
         scope.stored = StoredLayerStates(scope.layer_states)
     if not own:
         ledger.returned(parent, scope.log.size)
 
 
-def _seen_through(step: AnyStep, parent: Frame, scope: ContextScope, path: Path) -> object:
+def _seen_through(step: AnyStep, parent: Frame, scope: ContextScope, path: values.Path) -> object:
     """The state that a step meets; what it is now is noted, so that a step can go back to it or begin with it."""
     return Frame(step, parent, parent.x, path, scope, parent.lease, scope.log.size).state
 
@@ -617,12 +606,12 @@ def output_of(node: Node, step: AnyStep, run: Run) -> object:
     if kind.load is not None:
         return kind.load(node, run.store.codec)
     output = record.output
-    if isinstance(output, SameAsChild):
+    if isinstance(output, values.SameAsChild):
         child = node.children.get(output.name)
         if child is None:
-            raise CodecError(f"its output is that of {output.name!r:.60}, which was discarded", path=node.path)
+            raise errors.CodecError(f"its output is that of {output.name!r:.60}, which was discarded", path=node.path)
         return output_of(child, step, run)
-    if not isinstance(output, Stored):
+    if not isinstance(output, values.Stored):
         return output
     return read_output(kind, output, step, run.store.codec)
 
@@ -630,9 +619,9 @@ def output_of(node: Node, step: AnyStep, run: Run) -> object:
 def _stored_output(node: Node) -> object:
     """The stored form of a finished step's output, `NO_TREE` where another record has it."""
     output = None if node.finished is None else node.finished.output
-    if isinstance(output, SameAsChild):
+    if isinstance(output, values.SameAsChild):
         return _stored_output(node.children[output.name])
-    return output.tree if isinstance(output, Stored) else NO_TREE
+    return output.tree if isinstance(output, values.Stored) else NO_TREE
 
 
 def _ask_loops_again(parent: Frame, child: Node) -> None:
@@ -644,7 +633,7 @@ def _ask_loops_again(parent: Frame, child: Node) -> None:
         node: Frame | None = parent
         while node is not None and (node.at != path or node.virtual):
             node = node.up
-        if node is None or not isinstance(value, Stored):
+        if node is None or not isinstance(value, values.Stored):
             continue
         if node.kind.hands_over:
             node.stop_loop_with(read_output(node.kind, value, node.step, store.codec), child.path)
@@ -681,7 +670,7 @@ def first_of(frame: Frame, names: Mapping[int, str]) -> int:
     run = frame.x.run
     if run.store is None or len(names) == 1:
         return next(iter(names))
-    paths: dict[Path, int] = {(*frame.at, name): index for index, name in names.items()}
+    paths: dict[values.Path, int] = {(*frame.at, name): index for index, name in names.items()}
     first = next(iter(names))
     for record in reversed(run.journal):
         if isinstance(record, (StepFinished, AttemptFailed)) and record.path in paths:
@@ -703,8 +692,8 @@ def put_down(frame: Frame, node: Node) -> None:
     state = _seen_through(frame.step, frame, scope, frame.at)
     for segment in inside(node):
         scope.log.extend(segment.items)
-        apply_changes(state, segment.delta, store.codec)
-    scope.known = known_fields(state, store.codec)
+        values.apply_changes(state, segment.delta, store.codec)
+    scope.known = values.known_fields(state, store.codec)
     scope.layer_states = _recalled(frame.x, scope.layer_states, inside(node))
     scope.stored = StoredLayerStates(scope.layer_states)
     frame.mark = frame.written = scope.log.size
@@ -719,8 +708,8 @@ def put_state(frame: Frame, left: list[BodySegment]) -> None:
     state = frame.state
     restore_state(state, frame.base)
     for part in left:
-        apply_changes(state, part.delta, store.codec)
-    scope.known = known_fields(state, store.codec)
+        values.apply_changes(state, part.delta, store.codec)
+    scope.known = values.known_fields(state, store.codec)
     scope.layer_states = _recalled(frame.x, frame.base_layer_states, left)
     scope.stored = StoredLayerStates(scope.layer_states)
     ledger.returned(frame, scope.log.size)
@@ -733,7 +722,9 @@ def stop_again(x: Execution, path: tuple[str, ...]) -> None:
         if control.at == path and run.store is not None:
             value = control.value
             x.request(
-                evolve(control, value=run.store.codec.decode(value.tree)) if isinstance(value, Stored) else control
+                evolve(control, value=run.store.codec.decode(value.tree))
+                if isinstance(value, values.Stored)
+                else control
             )
             return
 
@@ -789,15 +780,15 @@ async def ask_step(frame: Frame, value: object) -> object:
 
 async def _reconcile(frame: Frame, value: object) -> object:
     if frame.step.reconcile is None:
-        raise StepOutcomeUnknown(path=frame.at)
+        raise errors.StepOutcomeUnknown(path=frame.at)
     try:
         return await (frame.kind.reconcile or ask_step)(frame, value)
-    except (Stopped, CheckpointError):
+    except (errors.Stopped, errors.CheckpointError):
         raise
     except Exception as error:
         # A retry asks again: the body does not run, because it is not known whether it has.
         what = f"{type(error).__name__}: {error}"
-        raise StepOutcomeUnknown(
+        raise errors.StepOutcomeUnknown(
             f"the step may run only once, was started before, and its reconcile= failed: {what}",
             path=frame.at,
             hint="resume the run once reconcile= can answer",
@@ -825,13 +816,13 @@ def check_called(frame: Frame) -> None:
     """
     for child in _orphans(frame):
         if frame.x.run.on_diverge == "fail":
-            raise ReplayDiverged("is recorded, and was not called this time", path=child.path)
+            raise errors.ReplayDiverged("is recorded, and was not called this time", path=child.path)
         ledger.discarded(frame.x.run, child.path)
 
 
-def disown(frame: Frame, failure: NoeticError) -> None:
+def disown(frame: Frame, failure: errors.NoeticError) -> None:
     """Discard what a body has begun beyond what is recorded, so that the right code goes on."""
-    if frame.node is not None and (isinstance(failure, ReplayDiverged) or _orphans(frame)):
+    if frame.node is not None and (isinstance(failure, errors.ReplayDiverged) or _orphans(frame)):
         for name in (frame.visited or set()) - frame.node.children.keys():
             ledger.discarded(frame.x.run, (*frame.at, name))
 
@@ -843,8 +834,8 @@ def _digest(step: AnyStep, value: object, frame: Frame) -> str | None:
     if store is None or not kind.digested:
         return None
     try:
-        return digest_of(dump(store.codec.encode(value if kind.essence is None else kind.essence(value))))
-    except CodecError as error:
-        raise CodecError(
+        return values.digest_of(dump(store.codec.encode(value if kind.essence is None else kind.essence(value))))
+    except errors.CodecError as error:
+        raise errors.CodecError(
             f"the input of a step in a durable run cannot be stored: {error.message}", path=frame.at, hint=error.hint
         ) from error

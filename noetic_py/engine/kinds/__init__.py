@@ -5,18 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from noetic_py.engine.kind import Kinds
-from noetic_py.engine.kinds import (
-    channels,
-    derived,
-    flow,
-    handoff,
-    loop,
-    model,
-    plain,
-    spawn,
-    suspension,
-    tool,
-)
+from noetic_py.engine.kinds import channels, derived, flow, handoff, loop, model, plain, spawn, suspension, tool
 
 __all__ = ["KINDS"]
 

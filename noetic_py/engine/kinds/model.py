@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from anyio import get_cancelled_exc_class
 from attrs import evolve, field, frozen
 
+from noetic_py import errors
 from noetic_py.context.read import StepMeta
 from noetic_py.context.step import AnyStep, Step
 from noetic_py.context.step import frame as frame_name
@@ -35,16 +36,6 @@ from noetic_py.engine.layers.lifecycle import appended, is_guided, judged, mend_
 from noetic_py.engine.layers.view import project, projector_of
 from noetic_py.engine.merge import join_layer_states, join_states
 from noetic_py.engine.provider_call import ProviderCall, RunCalls, Shown, check_reported
-from noetic_py.errors import (
-    CodecError,
-    ConfigError,
-    LayerError,
-    ModelError,
-    ModelParseError,
-    ModelRefused,
-    ModelRetry,
-    NoOutput,
-)
 from noetic_py.journal.values import Stored, dump_usage, read_usage
 from noetic_py.memory.history import paired
 from noetic_py.models.model import (
@@ -148,7 +139,7 @@ async def _response(frame: Frame, ask: RoundRequest, shown: Shown, request: Mode
             response = await _asked(frame, ask, shown, wanted)
             # A call has looked at what its model reports; a wrapper may have made something else of it.
             checked = None if isinstance(ask.model, ModelWrapper) else response
-        except ModelError as error:
+        except errors.ModelError as error:
             mended = await on_model_error(frame, error)
             if mended is None and frame.x.has_layers:
                 mended = await mend_model_error(frame, error)
@@ -312,7 +303,7 @@ def input_items(value: Any, path: tuple[str, ...]) -> Sequence[Item]:
     if _is_many(value):
         items: Sequence[Item] = value
         return items
-    raise ConfigError(
+    raise errors.ConfigError(
         f"call_model got {type(value).__name__} as its input",
         code="model-input",
         path=path,
@@ -380,7 +371,7 @@ async def available_tools(frame: Frame, spec: ModelSpec) -> AvailableTools:
         listed = await each.tools() if listing else (each,)
         for tool in listed:
             if is_transfer(tool) and any(getattr(own, "wire_name", None) == tool.wire_name for own in spec.tools):
-                raise ConfigError(
+                raise errors.ConfigError(
                     f"a tool of the step and one of handoffs= have the name {tool.wire_name!r}",
                     code="handoff",
                     hint="rename the tool, or give the step that is handed over to another id",
@@ -482,7 +473,7 @@ async def _answered(frame: Frame) -> Any:
         model, spec, available.tools, None if plan is None else plan.schema, unavailable=available.unavailable
     )
     if spec.output_retries < 0:
-        raise ConfigError("output_retries is below 0", code="call-model", path=frame.path)
+        raise errors.ConfigError("output_retries is below 0", code="call-model", path=frame.path)
     guided = 0
     for attempt in count():
         response: ModelResponse = await execute(ANSWER, ask, frame, frame_name("answer", attempt))
@@ -509,7 +500,7 @@ async def _answered(frame: Frame) -> Any:
         if fit.problem is None:
             return fit.value
         if attempt - guided >= spec.output_retries:
-            raise ModelParseError(
+            raise errors.ModelParseError(
                 fit.problem,
                 model=model.name,
                 path=frame.path,
@@ -533,8 +524,8 @@ async def _append(frame: Frame, items: Sequence[Item]) -> None:
         frame.log.extend(items)
 
 
-def _guided_too_often(frame: Frame, response: ModelResponse) -> LayerError:
-    return LayerError(
+def _guided_too_often(frame: Frame, response: ModelResponse) -> errors.LayerError:
+    return errors.LayerError(
         f"layers have asked for another answer {_MOST_GUIDES + 1} times; at last: {_text(response)}",
         layer="",
         hook="after_model_call",
@@ -547,7 +538,7 @@ def _model(frame: Frame, spec: ModelSpec) -> Model:
     resources = frame.x.run.resources
     wanted = spec.model if spec.model is not None else resources.model
     if wanted is None:
-        raise ConfigError(
+        raise errors.ConfigError(
             "there is no model: neither the step nor the harness has one",
             code="no-model",
             path=frame.path,
@@ -585,7 +576,7 @@ def _no_value(frame: Frame) -> None:
         if node.kind.judged or node.handover is not None:
             return
         node = node.up
-    raise NoOutput(
+    raise errors.NoOutput(
         "the model called tools, so this round has no value",
         path=frame.path,
         hint="put call_model into loop(..., until=until.no_tool_calls())",
@@ -597,7 +588,7 @@ def _refuse(frame: Frame, response: ModelResponse, model: Model) -> None:
         if isinstance(item, Message):
             for part in item.content:
                 if isinstance(part, Refusal):
-                    raise ModelRefused(
+                    raise errors.ModelRefused(
                         f"the model refused: {part.refusal}",
                         model=model.name,
                         path=frame.path,
@@ -610,14 +601,14 @@ async def _fit(spec: ModelSpec, parse: Callable[[str], object] | None, text: str
     if parse is not None:
         try:
             value = parse(text)
-        except CodecError as error:
+        except errors.CodecError as error:
             return _Fit(problem=error.message, error=error)
     if spec.validate is None:
         return _Fit(value)
     try:
         validated = spec.validate(value)
         return _Fit(await validated if inspect.isawaitable(validated) else validated)
-    except ModelRetry as error:
+    except errors.ModelRetry as error:
         return _Fit(problem=error.message, error=error)
 
 
@@ -626,7 +617,7 @@ async def _final(frame: Frame, spec: ModelSpec, plan: OutputPlan | None, model: 
     fit = await _fit(spec, None if plan is None else plan.parse_output, text)
     if fit.problem is None:
         return fit.value
-    raise ModelParseError(
+    raise errors.ModelParseError(
         f"the output of a tool stands for the answer: {fit.problem}",
         model=model.name,
         path=frame.path,

@@ -15,14 +15,7 @@ from noetic_py.core.budget import BudgetLease
 from noetic_py.core.control import Control, no_value
 from noetic_py.core.log import ItemLog
 from noetic_py.core.state import NO_LAYER_STATES, StateBag
-from noetic_py.engine.execute import (
-    close_lease,
-    execute,
-    open_lease,
-    open_wrap_up,
-    restore,
-    under_budget,
-)
+from noetic_py.engine.execute import close_lease, execute, open_lease, open_wrap_up, restore, under_budget
 from noetic_py.engine.frame import Frame, Waiting, is_late
 from noetic_py.engine.journaling import ledger, replay
 from noetic_py.engine.kind import Kind, Shared

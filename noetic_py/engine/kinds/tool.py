@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 from attrs import evolve, frozen
 
+from noetic_py import errors
 from noetic_py.context.hooks import Block
 from noetic_py.context.protocol import CURRENT
 from noetic_py.context.read import StepMeta
@@ -21,46 +22,16 @@ from noetic_py.core.diagnostics import log
 from noetic_py.core.events import Emitted, ToolFinished, ToolStarted
 from noetic_py.core.items import FunctionCall, FunctionCallOutput
 from noetic_py.core.values import ATOMS, copy_value
+from noetic_py.engine import hooks
 from noetic_py.engine.body import call_apart, pause, resumed
 from noetic_py.engine.execute import execute
 from noetic_py.engine.fingerprint import fingerprint_of
 from noetic_py.engine.frame import Frame, failure_of, in_time, is_late
-from noetic_py.engine.hooks import (
-    Received,
-    after_tool,
-    before_tool,
-    changed_arguments,
-    cut_after,
-    hand_over,
-    plain,
-    rules_for,
-    with_changed_arguments,
-)
 from noetic_py.engine.journaling import ledger, replay
 from noetic_py.engine.kind import BodySegment, Kind, Node
 from noetic_py.engine.kinds.suspension import Request, answer_of, answer_to, check, not_stored
 from noetic_py.engine.layers.lifecycle import after_tool_call, appended, before_tool_call
 from noetic_py.engine.provider_call import describe_tool, record_failure
-from noetic_py.errors import (
-    BudgetExceeded,
-    CheckpointError,
-    CodecError,
-    ConcurrentStepCall,
-    ConfigError,
-    InvalidEntry,
-    LimitExceeded,
-    LogError,
-    ModelRetry,
-    NoeticError,
-    Rejected,
-    RequestExpired,
-    StateTypeError,
-    ToolArgumentsInvalid,
-    ToolError,
-    ToolFailed,
-    UnknownPrice,
-    UnknownTool,
-)
 from noetic_py.memory.routing import inject_layer, is_routed, receipt, route, unrouted
 from noetic_py.steps.handoff import is_handoff, is_transfer, undeclared
 from noetic_py.steps.tool import ToolSpec, is_of_step
@@ -96,7 +67,7 @@ class Wanted:
 
     tool: AnyTool
     call_id: str
-    received: Received
+    received: hooks.Received
 
     @property
     def arguments(self) -> str:
@@ -106,7 +77,7 @@ class Wanted:
     @property
     def plain(self) -> str:
         """The arguments as they were sent, as JSON text that is the same for the same ones, and for no others."""
-        return plain(self.received.sent.arguments)
+        return hooks.plain(self.received.sent.arguments)
 
     def approval(self, why: str) -> Request:
         """What is asked: an answer holds for this call, these arguments and this code."""
@@ -116,10 +87,10 @@ class Wanted:
 
     def is_what_was(self, approved: str) -> bool:
         """Whether the tool will receive what a request has shown; that of an older version has shown what was sent."""
-        return plain(approved) in (plain(self.arguments), self.plain)
+        return hooks.plain(approved) in (hooks.plain(self.arguments), self.plain)
 
 
-def as_asked(frame: Frame, call_id: str, received: Received) -> Received:
+def as_asked(frame: Frame, call_id: str, received: hooks.Received) -> hooks.Received:
     """A call that goes on after a request for it: with what that has shown, also where a default is new each time."""
     asked = None if frame.node is None or frame.node.asked is None else frame.node.asked[0]
     if asked is None or received.tool is None or asked.arguments == received.call.arguments:
@@ -130,7 +101,7 @@ def as_asked(frame: Frame, call_id: str, received: Received) -> Received:
     again = received.changed(evolve(received.call, arguments=asked.arguments))
     if again.call.arguments != asked.arguments:
         return received
-    return Received(received.tool, received.sent, received.given, again.values, again.call)
+    return hooks.Received(received.tool, received.sent, received.given, again.values, again.call)
 
 
 def may_ask(frame: Frame, tool: AnyTool, asks: str | None) -> bool:
@@ -148,18 +119,18 @@ async def refused(frame: Frame, wanted: Wanted, asks: str | None) -> str | None:
     """
     if asks is None and not await _needs_approval(frame, wanted.tool, wanted.received.call):
         return None
-    request = evolve(wanted.approval(asks or ""), rules=rules_for(frame, wanted.tool))
+    request = evolve(wanted.approval(asks or ""), rules=hooks.rules_for(frame, wanted.tool))
     try:
         answered = await answer_to(frame, request)
         asked = None if frame.node is None else frame.node.asked
         if answered.decision == "approved" and asked is not None and not wanted.is_what_was(asked[0].arguments):
             answered = await answer_to(frame, request, problem=_OTHER)
-    except RequestExpired as error:
+    except errors.RequestExpired as error:
         return error.message
     return answered.reason if answered.decision == "rejected" else None
 
 
-async def with_changed(frame: Frame, wanted: Wanted, received: Received, asks: str | None) -> Wanted:
+async def with_changed(frame: Frame, wanted: Wanted, received: hooks.Received, asks: str | None) -> Wanted:
     """A call with the arguments that its approval has given; what the tool does not take is asked for anew.
 
     Args:
@@ -173,8 +144,8 @@ async def with_changed(frame: Frame, wanted: Wanted, received: Received, asks: s
     """
     try:
         received.check()
-    except ToolArgumentsInvalid as error:
-        request = evolve(wanted.approval(asks or ""), rules=rules_for(frame, wanted.tool))
+    except errors.ToolArgumentsInvalid as error:
+        request = evolve(wanted.approval(asks or ""), rules=hooks.rules_for(frame, wanted.tool))
         await answer_to(frame, request, problem=error.message)
         raise
     return Wanted(wanted.tool, wanted.call_id, received)
@@ -214,7 +185,7 @@ async def run_result(value: tuple[Wanted, str], frame: Frame) -> object:
     request = Request("result", essence, wanted.call_id, wanted.tool.name, wanted.arguments, prompt, expires=expires)
     answered = await answer_to(frame, request)
     if answered.decision == "rejected":
-        raise Rejected(answered.reason, path=frame.at)
+        raise errors.Rejected(answered.reason, path=frame.at)
     return answered.value
 
 
@@ -246,7 +217,7 @@ async def run_tool_call(value: RequestedCall, frame: Frame) -> FunctionCallOutpu
         describe_tool(frame.own_span, call.name, value.tool, call.call_id)
     if bus.active:
         frame.publish(ToolStarted(frame.path, call))
-    made = await before_tool(frame, Received(value.tool, call, value.given))
+    made = await hooks.before_tool(frame, hooks.Received(value.tool, call, value.given))
     if isinstance(made, Block):
         return _blocked(frame, call, made.message)
     failed = False
@@ -265,31 +236,31 @@ async def run_tool_call(value: RequestedCall, frame: Frame) -> FunctionCallOutpu
     item = await _as_wanted(frame, value, item)
     try:
         check_size(item)
-    except LimitExceeded as error:
+    except errors.LimitExceeded as error:
         failed, item = True, FunctionCallOutput(call_id=item.call_id, output=_too_large(call.name, error))
     frame.log.append(item)
     if bus.active:
         frame.publish(ToolFinished(frame.path, item, failed))
-    cut_after(frame)
+    hooks.cut_after(frame)
     return item
 
 
-def _too_large(tool: str, error: LimitExceeded) -> str:
+def _too_large(tool: str, error: errors.LimitExceeded) -> str:
     return f"tool {tool!r} failed: its output is too large, since the {error.message} bytes"
 
 
-async def _output(frame: Frame, value: RequestedCall, received: Received) -> tuple[FunctionCallOutput, bool]:
+async def _output(frame: Frame, value: RequestedCall, received: hooks.Received) -> tuple[FunctionCallOutput, bool]:
     """Make the call; gives its output, and whether it has failed."""
     failed = False
     try:
         output = await _called(frame, value, received)
         frame.x.whole.tool_failures.pop(value.call.name, None)
         frame.x.whole.tool_failures.pop(f"{value.call.name}()", None)
-    except ToolFailed as error:
+    except errors.ToolFailed as error:
         failed, output = True, str(error.message)
         _failed(frame, output, error.__cause__ or error)
         log("tools", ERROR, "%s", output, where=frame.where, error=error.__cause__ or error)
-    except (ToolError, ModelRetry) as error:
+    except (errors.ToolError, errors.ModelRetry) as error:
         failed, output = True, _again(frame, value, error)
         _failed(frame, error.message, error)
         log("tools", INFO, "%s", error.message, where=frame.where)
@@ -317,14 +288,14 @@ async def _as_wanted(frame: Frame, value: RequestedCall, item: FunctionCallOutpu
     """An output as layers and hooks want the conversation to have it."""
     if frame.x.has_layers:
         item = await after_tool_call(frame, value.call, item)
-    item = await after_tool(frame, value.call, item, value.tool)
+    item = await hooks.after_tool(frame, value.call, item, value.tool)
     if not frame.x.has_layers:
         return item
     items = await appended(frame, [item])
     return next(each for each in items if isinstance(each, FunctionCallOutput) and each.call_id == item.call_id)
 
 
-def _again(frame: Frame, value: RequestedCall, error: ToolError | ModelRetry) -> str:
+def _again(frame: Frame, value: RequestedCall, error: errors.ToolError | errors.ModelRetry) -> str:
     """Tell the model what to mend, unless it was told often enough.
 
     Raises:
@@ -340,9 +311,9 @@ def _again(frame: Frame, value: RequestedCall, error: ToolError | ModelRetry) ->
         count += 1
     failures[name] = (count, above)
     if count > (1 if value.tool is None else value.tool.retries):
-        if isinstance(error, ToolError):
+        if isinstance(error, errors.ToolError):
             raise error.at(frame.path)
-        raise ToolFailed(
+        raise errors.ToolFailed(
             f"tool {value.call.name!r} asked for another try {count} times: {error.message}",
             tool=value.call.name,
             path=frame.path,
@@ -351,10 +322,10 @@ def _again(frame: Frame, value: RequestedCall, error: ToolError | ModelRetry) ->
     return f"{error.message}\n{error.hint}" if error.hint else error.message
 
 
-async def _called(frame: Frame, value: RequestedCall, received: Received) -> Any:
+async def _called(frame: Frame, value: RequestedCall, received: hooks.Received) -> Any:
     call, tool = value.call, value.tool
     if tool is None:
-        raise UnknownTool(
+        raise errors.UnknownTool(
             f"there is no tool {call.name!r}" if value.why is None else f"there is no tool {call.name!r}: {value.why}",
             tool=call.name,
             path=frame.path,
@@ -369,22 +340,24 @@ async def _called(frame: Frame, value: RequestedCall, received: Received) -> Any
     refusal = await refused(frame, wanted, value.asks) if may_ask(frame, tool, value.asks) else None
     if refusal is not None:
         return f"The call was rejected: {refusal}" if refusal else "The call was rejected."
-    changed = changed_arguments(frame, wanted.received)
+    changed = hooks.changed_arguments(frame, wanted.received)
     if changed is None:
         return await _done(frame, wanted)
     made = await _rejudged(frame, wanted, value, changed)
     if not isinstance(made, Wanted):
-        return with_changed_arguments(changed, made, made=False)
+        return hooks.with_changed_arguments(changed, made, made=False)
     try:
-        return with_changed_arguments(changed, await _done(frame, made))
-    except (ToolError, ModelRetry) as error:
-        error.message = with_changed_arguments(changed, error.message)
+        return hooks.with_changed_arguments(changed, await _done(frame, made))
+    except (errors.ToolError, errors.ModelRetry) as error:
+        error.message = hooks.with_changed_arguments(changed, error.message)
         raise
 
 
 async def _rejudged(frame: Frame, wanted: Wanted, value: RequestedCall, arguments: str) -> Wanted | Any:
     """The call with the arguments of its approval, as hooks and layers let it be made; or what the model is told."""
-    received = await before_tool(frame, Received(wanted.tool, evolve(value.call, arguments=arguments), value.given))
+    received = await hooks.before_tool(
+        frame, hooks.Received(wanted.tool, evolve(value.call, arguments=arguments), value.given)
+    )
     if isinstance(received, Block):
         return received.message
     if isinstance(received, FunctionCallOutput):
@@ -406,10 +379,10 @@ async def _done(frame: Frame, wanted: Wanted) -> object:
     return await run_work(wanted, frame)
 
 
-def _note_received(frame: Frame, received: Received) -> None:
+def _note_received(frame: Frame, received: hooks.Received) -> None:
     """The journal says what the tool receives, where that is not what was sent."""
     text = received.call.arguments
-    if plain(text) != plain(received.sent.arguments) and replay.recorded(frame, "arguments") != text:
+    if hooks.plain(text) != hooks.plain(received.sent.arguments) and replay.recorded(frame, "arguments") != text:
         ledger.decided(frame, "arguments", text)
 
 
@@ -427,15 +400,15 @@ async def run_work(wanted: Wanted, frame: Frame) -> object:
         resumed(frame)
         result = await call_tool(frame, tool, wanted.received.values)
         pause(frame)
-    except LimitExceeded as error:
+    except errors.LimitExceeded as error:
         # The value of the step that the tool is made of.
         if error.what != "record size":
             raise
-        raise ToolFailed(_too_large(tool.name, error), tool=tool.name, path=frame.path) from error
+        raise errors.ToolFailed(_too_large(tool.name, error), tool=tool.name, path=frame.path) from error
     if is_handoff(result):
         if not is_transfer(tool):
             raise undeclared(frame.at, result)
-        hand_over(frame, result)
+        hooks.hand_over(frame, result)
         return f"Transferred to {result.step.id}."
     if (result is None or (isinstance(result, str) and not result)) and is_of_step(tool):
         return f"{tool.wire_name!r} has ended without an answer."
@@ -454,11 +427,11 @@ def _rendered(frame: Frame, wanted: Wanted, result: object) -> object:
         # Before it is in a journal: there it would be the end of the run, and of each that resumes it.
         if not isinstance(output, str) or len(output) > _SURELY_FITS:
             check_size(FunctionCallOutput(call_id=wanted.call_id or tool.name, output=output))
-    except CodecError as error:
+    except errors.CodecError as error:
         error.at(frame.path)
         raise
-    except LimitExceeded as error:
-        raise ToolFailed(_too_large(tool.name, error), tool=tool.name, path=frame.path) from error
+    except errors.LimitExceeded as error:
+        raise errors.ToolFailed(_too_large(tool.name, error), tool=tool.name, path=frame.path) from error
     return output
 
 
@@ -472,27 +445,27 @@ async def _result_of(frame: Frame, wanted: Wanted) -> str:
     """What a tool that takes long comes to, as the model is told it."""
     try:
         value = await later_result(frame, wanted)
-    except Rejected as error:
+    except errors.Rejected as error:
         return f"The work has failed: {error.reason}" if error.reason else "The work has failed."
-    except RequestExpired as error:
+    except errors.RequestExpired as error:
         return f"The work has no result: {error.message}"
     return value if isinstance(value, str) else json.dumps(value)
 
 
 # What is not a failure of the tool's own: limits, wrong definitions, what the tool wants the model to know.
 _THROUGH = (
-    BudgetExceeded,
-    UnknownPrice,
-    LimitExceeded,
-    ConfigError,
-    CodecError,
-    InvalidEntry,
-    LogError,
-    CheckpointError,
-    ConcurrentStepCall,
-    StateTypeError,
-    ToolError,
-    ModelRetry,
+    errors.BudgetExceeded,
+    errors.UnknownPrice,
+    errors.LimitExceeded,
+    errors.ConfigError,
+    errors.CodecError,
+    errors.InvalidEntry,
+    errors.LogError,
+    errors.CheckpointError,
+    errors.ConcurrentStepCall,
+    errors.StateTypeError,
+    errors.ToolError,
+    errors.ModelRetry,
 )
 
 
@@ -537,20 +510,22 @@ async def _within(seconds: float, work: Awaitable[object], frame: Frame, tool: A
         result = await work
         if not is_late(cancel_scope):
             return result
-    raise ToolFailed(f"tool {tool.wire_name!r} took longer than {seconds:g} s", tool=tool.wire_name, path=frame.path)
+    raise errors.ToolFailed(
+        f"tool {tool.wire_name!r} took longer than {seconds:g} s", tool=tool.wire_name, path=frame.path
+    )
 
 
 def _failed_in(frame: Frame, tool: AnyTool, raised: BaseException) -> BaseException:
     """What a tool's function has raised, as its call raises it: itself, or the failure of the tool."""
     if isinstance(raised, _THROUGH):
-        if isinstance(raised, ToolError) and not raised.tool:
+        if isinstance(raised, errors.ToolError) and not raised.tool:
             raised.tool = tool.wire_name
         return raised
     error = failure_of(raised)
     if error is None:
         return raised
-    what = error.message if isinstance(error, NoeticError) else f"{type(error).__name__}: {error}"
-    return ToolFailed(f"tool {tool.wire_name!r} failed: {what}", tool=tool.wire_name, path=frame.path)
+    what = error.message if isinstance(error, errors.NoeticError) else f"{type(error).__name__}: {error}"
+    return errors.ToolFailed(f"tool {tool.wire_name!r} failed: {what}", tool=tool.wire_name, path=frame.path)
 
 
 async def _keep(frame: Frame, value: object) -> bool:
@@ -576,7 +551,7 @@ async def run_tool_step(value: object, frame: Frame) -> object:
         describe_tool(frame.own_span, tool.wire_name, tool)
     try:
         args, values = await spec.arguments_of(value)
-    except ToolArgumentsInvalid as error:
+    except errors.ToolArgumentsInvalid as error:
         error.at(frame.path)
         raise
     if tool.long_running or may_ask(frame, tool, None):
@@ -601,7 +576,7 @@ async def _waited_for(frame: Frame, tool: AnyTool, args: object, values: dict[st
     wanted = _wanted(frame, tool, args, values)
     refusal = await refused(frame, wanted, None)
     if refusal is not None:
-        raise Rejected(refusal, path=frame.path)
+        raise errors.Rejected(refusal, path=frame.path)
     changed = _changed(frame, wanted)
     if changed is not None:
         wanted = await with_changed(frame, wanted, changed, None)
@@ -611,13 +586,13 @@ async def _waited_for(frame: Frame, tool: AnyTool, args: object, values: dict[st
 def _wanted(frame: Frame, tool: AnyTool, args: object, values: dict[str, object]) -> Wanted:
     call = FunctionCall(name=tool.wire_name, arguments=json.dumps(args, default=repr))
     call = conceal(call, tool.secret_parameters)
-    return Wanted(tool, "", as_asked(frame, "", Received(tool, call, values=values)))
+    return Wanted(tool, "", as_asked(frame, "", hooks.Received(tool, call, values=values)))
 
 
-def _changed(frame: Frame, wanted: Wanted) -> Received | None:
+def _changed(frame: Frame, wanted: Wanted) -> hooks.Received | None:
     """The call with the arguments that its approval has given, where these are others."""
-    changed = changed_arguments(frame, wanted.received)
-    return None if changed is None else Received(wanted.tool, evolve(wanted.received.sent, arguments=changed))
+    changed = hooks.changed_arguments(frame, wanted.received)
+    return None if changed is None else hooks.Received(wanted.tool, evolve(wanted.received.sent, arguments=changed))
 
 
 async def reconcile_work(frame: Frame, wanted: Wanted) -> object:
@@ -635,7 +610,7 @@ async def reconcile_step(frame: Frame, value: object) -> object:
     return await _reconciled(frame, spec.tool, _changed(frame, wanted) or wanted.received)
 
 
-async def _reconciled(frame: Frame, tool: AnyTool, received: Received) -> object:
+async def _reconciled(frame: Frame, tool: AnyTool, received: hooks.Received) -> object:
     if tool.reconcile is None:
         return NOT_DONE
     result = await call_apart(frame, tool.reconcile, copy_value(received.values), frame.read_only())

@@ -12,6 +12,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 from attrs import define, evolve
 
+from noetic_py import errors
 from noetic_py.context.read import ContextScope
 from noetic_py.context.step import AnyStep, Step
 from noetic_py.core.diagnostics import log
@@ -29,15 +30,6 @@ from noetic_py.engine.layers.handles import Live
 from noetic_py.engine.layers.versions import versions_of
 from noetic_py.engine.merge import Written, conflict, hint_of, merged
 from noetic_py.engine.state import Execution
-from noetic_py.errors import (
-    CheckpointError,
-    ConcurrentStepCall,
-    ConfigError,
-    LayerError,
-    ModelError,
-    NoeticError,
-    Stopped,
-)
 from noetic_py.memory.binding import Draft
 from noetic_py.memory.layer import (
     TIMEOUTS,
@@ -63,7 +55,7 @@ FAILED: Final = _Failed.FAILED
 """What a hook gives that has failed, or took too long."""
 
 # Errors that end the run wherever they are raised.
-_THROUGH = (CheckpointError, ConcurrentStepCall, Stopped)
+_THROUGH = (errors.CheckpointError, errors.ConcurrentStepCall, errors.Stopped)
 
 
 def present(frame: Frame, hook: HookName) -> Sequence[AnyLayer]:
@@ -124,7 +116,7 @@ class _Called:
             with anyio.move_on_after(seconds) as cancel_scope:
                 self.result = await method(*args)
             if cancel_scope.cancelled_caught or is_late(cancel_scope):
-                self.error = LayerError(
+                self.error = errors.LayerError(
                     f"layer {self.layer.id!r} took longer than {seconds:g} s in {hook}",
                     layer=self.layer.id,
                     hook=hook,
@@ -146,12 +138,12 @@ class _Called:
         return FAILED
 
 
-def as_layer_error(frame: Frame, layer: AnyLayer, hook: str, error: Exception) -> LayerError:
+def as_layer_error(frame: Frame, layer: AnyLayer, hook: str, error: Exception) -> errors.LayerError:
     """A hook's failure as it is told."""
-    if isinstance(error, LayerError):
+    if isinstance(error, errors.LayerError):
         return error
-    what = error.message if isinstance(error, NoeticError) else f"{type(error).__name__}: {error}"
-    made = LayerError(f"layer {layer.id!r} failed in {hook}: {what}", layer=layer.id, hook=hook, path=frame.at)
+    what = error.message if isinstance(error, errors.NoeticError) else f"{type(error).__name__}: {error}"
+    made = errors.LayerError(f"layer {layer.id!r} failed in {hook}: {what}", layer=layer.id, hook=hook, path=frame.at)
     made.__cause__ = error
     return made
 
@@ -215,7 +207,7 @@ async def _open(frame: Frame) -> object:
     for layer in x.layers.by_id.values():
         try:
             layer_states[layer.id] = await x.layer_store.load(layer)
-        except ConfigError:
+        except errors.ConfigError:
             raise
         except BaseException as error:
             failure = failure_of(error)
@@ -303,7 +295,7 @@ def _forget_recalled(frame: Frame, layer: AnyLayer, reread: str) -> None:
                 recalled.pop(each.id, None)
 
 
-async def mend_model_error(frame: Frame, error: ModelError) -> ModelResponse | None:
+async def mend_model_error(frame: Frame, error: errors.ModelError) -> ModelResponse | None:
     """The answer that a layer gives in place of a model that has failed; `None` when none does."""
     for layer in present(frame, "on_model_error"):
         made = await call_hook(frame, layer, "on_model_error", error)

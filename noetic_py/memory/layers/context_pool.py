@@ -10,14 +10,7 @@ from attrs import field
 from noetic_py.core.types import T2
 from noetic_py.errors import InvalidEntry, NameNotFound
 from noetic_py.memory.layers.common import newest_within
-from noetic_py.memory.layers.entries import (
-    INHERIT,
-    EntryLayer,
-    Inherit,
-    check_entry,
-    check_limit,
-    open_limit_field,
-)
+from noetic_py.memory.layers.entries import INHERIT, EntryLayer, Inherit, check_entry, check_limit, open_limit_field
 from noetic_py.memory.listeners import (
     Added,
     Adding,

@@ -14,18 +14,7 @@ from noetic_py.core.items import Item, Message
 from noetic_py.core.runtime import Runtime
 from noetic_py.memory.functions import function
 from noetic_py.memory.layer import MemoryLayer, Returned
-from noetic_py.memory.layers.common import (
-    MergeMode,
-    check_counts,
-    is_one_of,
-    latest,
-    merged,
-    one_line,
-    plain,
-    refused,
-    within,
-    wrong,
-)
+from noetic_py.memory.layers import common
 from noetic_py.memory.scopes import Scope, Slot
 
 _WORD: Final = re.compile(r"\w+")
@@ -76,13 +65,13 @@ class Episodic(MemoryLayer[dict[str, Episode]]):
     max_recalled: int = 5
     max_characters: int = 500
     recent: int = 1
-    children: MergeMode = "merge"
+    children: common.MergeMode = "merge"
     clock: Runtime | None = None
     scope: Scope = Scope.USER
     slot: int = Slot.HISTORY
 
     def __attrs_post_init__(self) -> None:
-        check_counts(
+        common.check_counts(
             self,
             "episodic",
             max_episodes=self.max_episodes,
@@ -90,8 +79,8 @@ class Episodic(MemoryLayer[dict[str, Episode]]):
             max_characters=self.max_characters,
         )
         if isinstance(self.recent, bool) or not 0 <= self.recent <= self.max_recalled:
-            raise wrong(self, f"recent={self.recent!r} is not between 0 and max_recalled=", "episodic")
-        is_one_of(self, "episodic", "children", self.children, ("merge", "ignore"))
+            raise common.wrong(self, f"recent={self.recent!r} is not between 0 and max_recalled=", "episodic")
+        common.is_one_of(self, "episodic", "children", self.children, ("merge", "ignore"))
 
     @property
     def episodes(self) -> Sequence[Episode]:
@@ -110,7 +99,7 @@ class Episodic(MemoryLayer[dict[str, Episode]]):
             ToolArgumentsInvalid: One of them is blank.
         """
         if not asked.strip() or not outcome.strip():
-            raise refused(self, "note", "an episode needs both what was asked and what came of it")
+            raise common.refused(self, "note", "an episode needs both what was asked and what came of it")
         self._add(f"{asked}\0{outcome}", asked, outcome)
 
     async def recall(self, query: str, budget: int) -> str | None:
@@ -121,7 +110,7 @@ class Episodic(MemoryLayer[dict[str, Episode]]):
         rest = newest[self.recent :]
         ranked = newest[: self.recent] + sorted(filter(shared.__getitem__, rest), key=lambda key: -shared[key])
         chosen = set(ranked[: self.max_recalled])
-        return within(self, [_line(self.state[key]) for key in newest if key in chosen], budget) or None
+        return common.within(self, [_line(self.state[key]) for key in newest if key in chosen], budget) or None
 
     async def on_complete(self) -> None:
         """Makes an episode of the execution that is over, when the user has asked something in it."""
@@ -137,17 +126,17 @@ class Episodic(MemoryLayer[dict[str, Episode]]):
         self, base: dict[str, Episode], mine: dict[str, Episode], theirs: dict[str, Episode]
     ) -> dict[str, Episode]:
         """The newest episodes of both."""
-        return self._newest(latest(base, mine, theirs))
+        return self._newest(common.latest(base, mine, theirs))
 
     async def on_return(self, child: Returned[dict[str, Episode]]) -> None:
         """The child's episodes, where `children` says so."""
         if self.children == "merge":
-            self.state = self._newest(merged(self.state, child, child.state))
+            self.state = self._newest(common.merged(self.state, child, child.state))
 
     def _add(self, source: str, asked: str, outcome: str) -> None:
         key = sha256(source.encode(errors="replace")).hexdigest()[:32]
         now = (self.clock or self.runtime).now().astimezone(UTC)
-        made = Episode(one_line(asked, self.max_characters), one_line(outcome, self.max_characters), now)
+        made = Episode(common.one_line(asked, self.max_characters), common.one_line(outcome, self.max_characters), now)
         self.state = self._newest({**self.state, key: made})
 
     def _newest(self, episodes: Mapping[str, Episode]) -> dict[str, Episode]:
@@ -165,7 +154,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _line(episode: Episode) -> str:
-    return f"{episode.at:%Y-%m-%d}: asked: {plain(episode.asked)} | outcome: {plain(episode.outcome)}"
+    return f"{episode.at:%Y-%m-%d}: asked: {common.plain(episode.asked)} | outcome: {common.plain(episode.outcome)}"
 
 
 def _of_conversation(items: Sequence[Item]) -> tuple[str, str]:

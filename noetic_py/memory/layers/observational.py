@@ -10,16 +10,7 @@ from attrs import evolve, frozen
 from noetic_py.core.items import FunctionCall
 from noetic_py.memory.functions import function
 from noetic_py.memory.layer import HookName, MemoryLayer, Returned
-from noetic_py.memory.layers.common import (
-    COUNTER,
-    at_least,
-    clipped,
-    newest_within,
-    not_blank,
-    transcript,
-    unseen,
-    you_said,
-)
+from noetic_py.memory.layers import common
 from noetic_py.memory.scopes import Slot
 
 if TYPE_CHECKING:
@@ -82,9 +73,9 @@ class Observational(MemoryLayer[Observed]):
 
     def __attrs_post_init__(self) -> None:
         code = "observational-settings"
-        at_least(self, code, 1, every=self.every, tokens=self.tokens, limit=self.limit)
-        at_least(self, code, 20, length=self.length, max_input=self.max_input)
-        not_blank(self, code, instructions=self.instructions)
+        common.at_least(self, code, 1, every=self.every, tokens=self.tokens, limit=self.limit)
+        common.at_least(self, code, 20, length=self.length, max_input=self.max_input)
+        common.not_blank(self, code, instructions=self.instructions)
 
     @property
     def observations(self) -> tuple[str, ...]:
@@ -107,21 +98,21 @@ class Observational(MemoryLayer[Observed]):
 
     async def recall(self, query: str, budget: int) -> str:
         """The newest observations that the budget has room for."""
-        return "\n".join(newest_within([f"- {note}" for note in self.state.notes], budget))
+        return "\n".join(common.newest_within([f"- {note}" for note in self.state.notes], budget))
 
     async def store(self, response: ModelResponse) -> None:
         """Distil, when it is time to."""
         state = self.state
-        fresh = unseen(self.ctx.items, state.last)
+        fresh = common.unseen(self.ctx.items, state.last)
         turns = state.turns + (not any(isinstance(item, FunctionCall) for item in response.items))
-        weight = sum(COUNTER.count_item(item).value for item in fresh)
+        weight = sum(common.COUNTER.count_item(item).value for item in fresh)
         if not fresh or (turns < self.every and weight <= self.tokens):
             self.state = evolve(state, turns=turns)
             return
         notes = state.notes
-        if any(you_said(item) for item in fresh):
+        if any(common.you_said(item) for item in fresh):
             known = "\n".join(f"- {note}" for note in notes) or "none"
-            text = f"Known notes:\n{known}\n\n{transcript(fresh, self.max_input)}"
+            text = f"Known notes:\n{known}\n\n{common.transcript(fresh, self.max_input)}"
             notes = self._joined(
                 notes, await self.ask(self.model, text, instructions=self.instructions, output=list[str])
             )
@@ -140,7 +131,7 @@ class Observational(MemoryLayer[Observed]):
         """The notes with others: each once, and not too many."""
         kept = {_key(note): note for note in notes}
         for each in more:
-            note = clipped(" ".join(each.split()), self.length)
+            note = common.clipped(" ".join(each.split()), self.length)
             if note and kept.get(_key(note)) is None:
                 kept[_key(note)] = note
         return tuple(kept.values())[-self.limit :]

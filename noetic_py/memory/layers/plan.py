@@ -10,17 +10,7 @@ from attrs import evolve, frozen
 
 from noetic_py.memory.functions import function
 from noetic_py.memory.layer import MemoryLayer, Returned
-from noetic_py.memory.layers.common import (
-    MergeMode,
-    check_counts,
-    fits,
-    is_one_of,
-    latest,
-    merged,
-    one_line,
-    refused,
-    within,
-)
+from noetic_py.memory.layers import common
 
 PlanStatus: TypeAlias = Literal["pending", "in_progress", "done", "dropped"]
 """How far an item has come."""
@@ -69,11 +59,11 @@ class Plan(MemoryLayer[dict[str, PlanItem]]):
 
     max_items: int = 50
     max_characters: int = 500
-    children: MergeMode = "merge"
+    children: common.MergeMode = "merge"
 
     def __attrs_post_init__(self) -> None:
-        check_counts(self, "plan", max_items=self.max_items, max_characters=self.max_characters)
-        is_one_of(self, "plan", "children", self.children, ("merge", "ignore"))
+        common.check_counts(self, "plan", max_items=self.max_items, max_characters=self.max_characters)
+        common.is_one_of(self, "plan", "children", self.children, ("merge", "ignore"))
 
     @property
     def items(self) -> Mapping[str, PlanItem]:
@@ -152,21 +142,21 @@ class Plan(MemoryLayer[dict[str, PlanItem]]):
         """The plan as a checklist; what is open comes first where there is no room for all."""
         lines = {key: _line(key, item) for key, item in self.items.items()}
         ranked = list(lines)
-        if not fits(self, list(lines.values()), budget):
+        if not common.fits(self, list(lines.values()), budget):
             ranked.sort(key=lambda key: self.state[key].status not in ("pending", "in_progress"))
-        return within(self, [lines[key] for key in ranked], budget) or None
+        return common.within(self, [lines[key] for key in ranked], budget) or None
 
     def merge(
         self, base: dict[str, PlanItem], mine: dict[str, PlanItem], theirs: dict[str, PlanItem]
     ) -> dict[str, PlanItem]:
         """The items that either has; of one that both have changed what the later has made of it."""
-        plan: dict[str, PlanItem] = latest(base, mine, theirs)
+        plan: dict[str, PlanItem] = common.latest(base, mine, theirs)
         return plan
 
     async def on_return(self, child: Returned[dict[str, PlanItem]]) -> None:
         """What the child has changed, where `children` says so."""
         if self.children == "merge":
-            plan = merged(self.state, child, child.state)
+            plan = common.merged(self.state, child, child.state)
             self._check_count("on_return", len(plan))
             self.state = plan
 
@@ -177,24 +167,24 @@ class Plan(MemoryLayer[dict[str, PlanItem]]):
         item = self.state.get(key)
         if item is None:
             known = ", ".join(self.items) or "none, as there is no plan"
-            raise refused(self, name, f"the plan has no item {one_line(id, 40)!r}; the ids are {known}")
+            raise common.refused(self, name, f"the plan has no item {common.one_line(id, 40)!r}; the ids are {known}")
         changed = evolve(
             item,
             status=status or item.status,
             text=item.text if text is None else self._text(name, text),
-            note=item.note if note is None else one_line(note, self.max_characters),
+            note=item.note if note is None else common.one_line(note, self.max_characters),
         )
         self.state = {**self.state, key: changed}
         return _line(key, changed)
 
     def _check_count(self, name: str, count: int) -> None:
         if count > self.max_items:
-            raise refused(self, name, f"a plan has {self.max_items} items at most, not {count}")
+            raise common.refused(self, name, f"a plan has {self.max_items} items at most, not {count}")
 
     def _text(self, name: str, text: str) -> str:
         if not text.strip():
-            raise refused(self, name, "an item of a plan is not blank")
-        return one_line(text, self.max_characters)
+            raise common.refused(self, name, "an item of a plan is not blank")
+        return common.one_line(text, self.max_characters)
 
 
 def _key(item: PlanItem) -> str:

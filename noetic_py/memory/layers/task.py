@@ -17,18 +17,7 @@ from noetic_py.core.types import is_dict
 from noetic_py.errors import ConfigError, LayerError
 from noetic_py.memory.functions import function
 from noetic_py.memory.layer import MemoryLayer, Returned
-from noetic_py.memory.layers.common import (
-    changed_by,
-    check_counts,
-    is_one_of,
-    latest,
-    merged,
-    patched,
-    readable,
-    refused,
-    within,
-    wrong,
-)
+from noetic_py.memory.layers import common
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -197,11 +186,11 @@ class TaskState(MemoryLayer[dict[str, JsonValue]], Generic[T]):
     max_bytes: int = 65_536
 
     def __attrs_post_init__(self) -> None:
-        check_counts(self, "task-state", max_bytes=self.max_bytes)
-        is_one_of(self, "task-state", "children", self.children, _MERGES)
+        common.check_counts(self, "task-state", max_bytes=self.max_bytes)
+        common.is_one_of(self, "task-state", "children", self.children, _MERGES)
         self.initial()
         if self.children == "namespaced" and self.type is not None and self.namespace not in shape_of(self.type).names:
-            raise wrong(
+            raise common.wrong(
                 self,
                 f"{self.type.__name__} has no field {self.namespace!r} for what children have changed",
                 "task-state",
@@ -216,7 +205,7 @@ class TaskState(MemoryLayer[dict[str, JsonValue]], Generic[T]):
         try:
             return shape.plain(self.type() if self.start is None else self.start)
         except (TypeError, ValueError) as error:
-            raise wrong(
+            raise common.wrong(
                 self, f"no first state can be made of {self.type.__name__}: {error}", "layer-initial", "start="
             ) from error
 
@@ -250,7 +239,7 @@ class TaskState(MemoryLayer[dict[str, JsonValue]], Generic[T]):
         try:
             state = given if self.type is None else shape_of(self.type).plain(value)
         except ValueError as error:
-            raise refused(self, "put", f"the value does not fit: {error}") from error
+            raise common.refused(self, "put", f"the value does not fit: {error}") from error
         self._set("put", state)
 
     @function
@@ -269,47 +258,47 @@ class TaskState(MemoryLayer[dict[str, JsonValue]], Generic[T]):
         Raises:
             ToolArgumentsInvalid: They do not fit, or the state becomes too large; it is as it was then.
         """
-        self._set("patch", patched(self.state, changes))
+        self._set("patch", common.patched(self.state, changes))
         return self.state
 
     async def recall(self, query: str, budget: int) -> str | None:
         """The state by field, as much as there is room for."""
-        return within(self, readable(self.state), budget) or None
+        return common.within(self, common.readable(self.state), budget) or None
 
     def merge(
         self, base: dict[str, JsonValue], mine: dict[str, JsonValue], theirs: dict[str, JsonValue]
     ) -> dict[str, JsonValue]:
         """The fields that either has changed; of one that both have changed what the later has made of it."""
-        state: dict[str, JsonValue] = latest(base, mine, theirs)
+        state: dict[str, JsonValue] = common.latest(base, mine, theirs)
         return state
 
     async def on_return(self, child: Returned[dict[str, JsonValue]]) -> None:
         """What the child has changed, as `children` says."""
         if self.children == "shallow":
-            self._set("on_return", merged(self.state, child, child.state, deep=False))
+            self._set("on_return", common.merged(self.state, child, child.state, deep=False))
         elif self.children == "namespaced":
             known = child.began
             gone = dict.fromkeys(sorted(set(known) - set(child.state)))
             changes = {key: value for key, value in child.state.items() if key not in known or known[key] != value}
             if changes or gone:
                 named: Any = self.state.get(self.namespace) or {}
-                there = changed_by(named, {child.id: {**changes, **gone}}, {}, deep=False)
+                there = common.changed_by(named, {child.id: {**changes, **gone}}, {}, deep=False)
                 self._set("on_return", {**self.state, self.namespace: there})
 
     def _set(self, name: str, state: dict[str, JsonValue]) -> None:
         size = len(json.dumps(state, ensure_ascii=False).encode(errors="replace"))
         if size > self.max_bytes:
-            raise refused(self, name, f"the state would take {size} bytes of {self.max_bytes}")
+            raise common.refused(self, name, f"the state would take {size} bytes of {self.max_bytes}")
         if self.type is not None:
             problems = shape_of(self.type).problems(state)
             if problems:
-                raise refused(self, name, "\n".join(["the state does not fit:", *problems]))
+                raise common.refused(self, name, "\n".join(["the state does not fit:", *problems]))
         self.binding.write(state, self.binding.peek())
 
 
 def _as_dict(layer: TaskState[Any]) -> dict[str, JsonValue]:
     start: object = {} if layer.start is None else layer.start
     if not is_dict(start):
-        raise wrong(layer, "start= without type= is not valid; expected a dict", "task-state", "type=")
+        raise common.wrong(layer, "start= without type= is not valid; expected a dict", "task-state", "type=")
     state: dict[str, JsonValue] = copy_state(start)
     return state

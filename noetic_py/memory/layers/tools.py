@@ -14,16 +14,7 @@ from noetic_py.core.reducers import by_key, reducer
 from noetic_py.errors import NoContextError
 from noetic_py.memory.functions import functions_of
 from noetic_py.memory.layer import MemoryLayer, Returned, layers_of
-from noetic_py.memory.layers.common import (
-    MergeMode,
-    canonical,
-    check_counts,
-    is_one_of,
-    merged,
-    one_line,
-    within,
-    wrong,
-)
+from noetic_py.memory.layers import common
 from noetic_py.memory.scopes import Slot
 from noetic_py.models.model import ModelResponse
 from noetic_py.tools.definition import wire_name
@@ -74,14 +65,14 @@ class ToolMemory(MemoryLayer[dict[str, ToolUse]]):
     functions: bool = False
     max_calls: int = 50
     max_characters: int = 500
-    children: MergeMode = "merge"
+    children: common.MergeMode = "merge"
     slot: int = Slot.HISTORY
 
     def __attrs_post_init__(self) -> None:
-        check_counts(self, "tool-memory", max_calls=self.max_calls, max_characters=self.max_characters)
+        common.check_counts(self, "tool-memory", max_calls=self.max_calls, max_characters=self.max_characters)
         if isinstance(self.only, str) or isinstance(self.ignore, str):
-            raise wrong(self, "only= and ignore= are sequences of names", "tool-memory", 'only=("search",)')
-        is_one_of(self, "tool-memory", "children", self.children, ("merge", "ignore"))
+            raise common.wrong(self, "only= and ignore= are sequences of names", "tool-memory", 'only=("search",)')
+        common.is_one_of(self, "tool-memory", "children", self.children, ("merge", "ignore"))
 
     @property
     def calls(self) -> Sequence[ToolUse]:
@@ -96,8 +87,8 @@ class ToolMemory(MemoryLayer[dict[str, ToolUse]]):
             known = self.state.get(key)
             use = ToolUse(
                 call.name,
-                one_line(arguments, self.max_characters),
-                one_line(output.text, self.max_characters),
+                common.one_line(arguments, self.max_characters),
+                common.one_line(output.text, self.max_characters),
                 1 + max((each.number for each in self.state.values()), default=0),
                 1 if known is None else known.times + 1,
             )
@@ -125,7 +116,7 @@ class ToolMemory(MemoryLayer[dict[str, ToolUse]]):
     async def recall(self, query: str, budget: int) -> str | None:
         """The calls, the newest first, as many as there is room for."""
         lines = [f"{use.name}({use.arguments}){_times(use)} gave: {use.output}" for use in self.calls]
-        return within(self, lines, budget) or None
+        return common.within(self, lines, budget) or None
 
     def merge(
         self, base: dict[str, ToolUse], mine: dict[str, ToolUse], theirs: dict[str, ToolUse]
@@ -136,7 +127,7 @@ class ToolMemory(MemoryLayer[dict[str, ToolUse]]):
     async def on_return(self, child: Returned[dict[str, ToolUse]]) -> None:
         """The child's calls, where `children` says so."""
         if self.children == "merge":
-            self.state = self._newest(merged(self.state, child, child.state))
+            self.state = self._newest(common.merged(self.state, child, child.state))
 
     def _newest(self, uses: Mapping[str, ToolUse]) -> dict[str, ToolUse]:
         if len(uses) <= self.max_calls:
@@ -160,7 +151,7 @@ def _newest_first(uses: Mapping[str, ToolUse]) -> list[ToolUse]:
 def _as_sent(arguments: str) -> str:
     """Arguments in one form, whatever the order and the blanks in which they were sent."""
     try:
-        return canonical(json.loads(arguments or "{}"))
+        return common.canonical(json.loads(arguments or "{}"))
     except (ValueError, RecursionError):
         return arguments
 

@@ -12,17 +12,7 @@ from noetic_py.core.items import JsonValue
 from noetic_py.core.state import copy_state
 from noetic_py.memory.functions import function
 from noetic_py.memory.layer import MemoryLayer, Returned
-from noetic_py.memory.layers.common import (
-    MergeMode,
-    check_counts,
-    is_one_of,
-    latest,
-    merged,
-    patched,
-    readable,
-    refused,
-    within,
-)
+from noetic_py.memory.layers import common
 from noetic_py.memory.layers.task import shape_of
 
 ValueT = TypeVar("ValueT", default=Any)
@@ -32,12 +22,12 @@ class Notes(MemoryLayer[dict[str, ValueT]]):
     """What `WorkingMemory` and `NestedMemory` have in common; the settings are told of there."""
 
     schema: type[Any] | None = None
-    children: MergeMode = "merge"
+    children: common.MergeMode = "merge"
     max_bytes: int = 32_768
 
     def __attrs_post_init__(self) -> None:
-        check_counts(self, "working-memory", max_bytes=self.max_bytes)
-        is_one_of(self, "working-memory", "children", self.children, ("merge", "ignore"))
+        common.check_counts(self, "working-memory", max_bytes=self.max_bytes)
+        common.is_one_of(self, "working-memory", "children", self.children, ("merge", "ignore"))
         if self.schema is not None:
             shape_of(self.schema)
 
@@ -49,28 +39,28 @@ class Notes(MemoryLayer[dict[str, ValueT]]):
 
     async def recall(self, query: str, budget: int) -> str | None:
         """The notes by key, as many as there is room for."""
-        return within(self, readable(self.state), budget) or None
+        return common.within(self, common.readable(self.state), budget) or None
 
     def merge(self, base: dict[str, ValueT], mine: dict[str, ValueT], theirs: dict[str, ValueT]) -> dict[str, ValueT]:
         """The notes of both; of a note that both have written the later one."""
-        notes: dict[str, ValueT] = latest(base, mine, theirs)
+        notes: dict[str, ValueT] = common.latest(base, mine, theirs)
         return notes
 
     async def on_return(self, child: Returned[dict[str, ValueT]]) -> None:
         """What the child has changed, where `children` says so."""
         if self.children == "merge":
-            self._put("update", merged(self.state, child, child.state))
+            self._put("update", common.merged(self.state, child, child.state))
 
     def _put(self, name: str, notes: dict[str, Any], *, strict: bool = True) -> None:
         size = len(json.dumps(notes, ensure_ascii=False).encode(errors="replace"))
         if size > self.max_bytes:
-            raise refused(
+            raise common.refused(
                 self, name, f"the notes would take {size} bytes of {self.max_bytes}", "take away what is not needed"
             )
         if self.schema is not None:
             problems = shape_of(self.schema).problems(notes, strict=strict, partial=True)
             if problems:
-                raise refused(self, name, "\n".join(["the notes do not fit:", *problems]))
+                raise common.refused(self, name, "\n".join(["the notes do not fit:", *problems]))
         self.state = notes
 
 
@@ -129,4 +119,4 @@ class NestedMemory(Notes[JsonValue]):
         Raises:
             ToolArgumentsInvalid: It does not fit the schema, or there would be too much; nothing has changed then.
         """
-        self._put("update", patched(self.state, patch))
+        self._put("update", common.patched(self.state, patch))

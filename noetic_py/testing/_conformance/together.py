@@ -11,16 +11,7 @@ from anyio.lowlevel import checkpoint
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.errors import NoeticError, PositionConflict, RunBusy, RunNotFound, VersionConflict
 from noetic_py.journal.stored import Lease, Record, Transaction
-from noetic_py.testing._conformance.base import (
-    SCOPE,
-    Suite,
-    equal,
-    everything,
-    fill,
-    journal,
-    payloads,
-    record,
-)
+from noetic_py.testing._conformance.base import SCOPE, Suite, equal, everything, fill, journal, payloads, record
 
 TURNS = [0, 1, 2, 3, 4, 6, 9, 14, 30]
 
