@@ -155,9 +155,15 @@ def import_of_asyncio(file: Source) -> Iterator[int]:
 
 
 def import_of_the_root(file: Source) -> Iterator[int]:
-    """A name is imported from the module that defines it."""
-    if file.path != PACKAGE / "__init__.py":
-        yield from (line for line, name in imported(file) if name == "noetic_py")
+    """A name is imported from the module that defines it; of the root only modules are."""
+    if file.path == PACKAGE / "__init__.py":
+        return
+    for node in file.nodes:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if isinstance(node, ast.Import) and "noetic_py" in names:
+            yield node.lineno
+        elif isinstance(node, ast.ImportFrom) and node.module == "noetic_py":
+            yield from (node.lineno for name in names if not (PACKAGE / f"{name}.py").exists())
 
 
 def relative_import(file: Source) -> Iterator[int]:
