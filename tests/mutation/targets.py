@@ -126,7 +126,15 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
         "noetic_py.engine.journaling.fold",
         ("tests/test_engine_fold.py", "tests/test_histories.py::test_every_run_goes_on", *RESUMED),
     ),
-    "replay": ("noetic_py.engine.journaling.replay", RESUMED),
+    "replay": (
+        "noetic_py.engine.journaling.replay",
+        (
+            "tests/test_engine_replay.py",
+            "tests/test_engine_leases.py",
+            "tests/test_histories.py::test_every_run_goes_on",
+            *RESUMED,
+        ),
+    ),
     "signing": ("noetic_py.journal.signing", ("tests/test_checkpoints_signed.py", *SIGNING)),
     "signatures": ("noetic_signing.signing", SIGNING),
     "keys": ("noetic_signing.keys", SIGNING),

@@ -1,0 +1,322 @@
+"""What a process that goes on with a run takes from its journal, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from attrs import define, frozen
+
+from noetic_py import (
+    Budget,
+    Context,
+    Harness,
+    InMemoryBackend,
+    Memory,
+    Message,
+    Retry,
+    StateBag,
+    Step,
+    errors,
+    sequence,
+    spawn,
+    step,
+)
+from noetic_py.core.codec import Codec
+from noetic_py.engine.journaling.replay import opening_of, version_of
+from noetic_py.journal.records import AttemptFailed, ResultDiscarded, RunEnded, StepFinished, dump_record
+from noetic_py.testing import FaultyBackend, assert_resumable_everywhere
+
+pytestmark = pytest.mark.anyio
+
+Ctx = Context[Memory, StateBag]
+AnyStep = Step[Any, Any, Any, Any]
+
+
+class World:
+    """What bodies have done, in all processes."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.broken: set[str] = set()
+
+    def step(self, name: str, **options: Any) -> AnyStep:
+        """A step that notes that it has run, says so, and fails while it is broken."""
+
+        @step(id=name, **options)
+        async def body(x: int, ctx: Ctx) -> int:
+            self.ran.append(name)
+            if name in self.broken:
+                raise ValueError(f"{name} is broken")
+            ctx.items.append(Message.assistant(name))
+            ctx.state[name] = int(ctx.state.get_as(name, int) or 0) + 1
+            return x + 1
+
+        return body
+
+    def calling(self, *names: str, id: str = "body", **options: Any) -> AnyStep:
+        """A body that calls such steps, and is broken like them at its end."""
+
+        @step(id=id, version="1", **options)
+        async def body(x: int, ctx: Ctx) -> int:
+            for name in names:
+                x = await self.step(name, version="1")(x, ctx)
+            if id in self.broken:
+                raise ValueError(f"{id} is broken")
+            return x
+
+        return body
+
+    def take(self) -> list[str]:
+        """What has run since it was last asked."""
+        ran, self.ran = self.ran, []
+        return ran
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def harness(backend: Any) -> Any:
+    return Harness(plugins=(), checkpoints=backend)
+
+
+async def died(flow: AnyStep, after: Callable[[Any], bool]) -> FaultyBackend:
+    """A run whose process dies once a record is stored for which `after` is true."""
+    whole = InMemoryBackend()
+    await harness(whole).run(flow, 1, run_id="r", on_error="result")
+    records = await harness(whole).runs.journal("r")
+    backend = FaultyBackend(InMemoryBackend())
+    for dies_at in range(1, len(records)):
+        backend = FaultyBackend(InMemoryBackend(), dies_at=dies_at, when="after")
+        with backend.outlived():
+            await harness(backend).run(flow, 1, run_id="r", on_error="result")
+        backend.revive()
+        if after((await harness(backend).runs.journal("r"))[-1]):
+            return backend
+    raise AssertionError("there is no such record")
+
+
+def ended(name: str) -> Callable[[Any], bool]:
+    return lambda record: isinstance(record, (StepFinished, AttemptFailed)) and record.path[-1] == name
+
+
+# ------------------------------------------------------------------------------------------------------------ attempts
+
+
+async def test_an_attempt_goes_on_with_its_number() -> None:
+    @step(retry=Retry(3, initial=0))
+    async def flaky(x: int, ctx: Any) -> int:
+        if ctx.attempt < 3:
+            raise ValueError(ctx.attempt)
+        return x
+
+    backend = await died(flaky, lambda record: isinstance(record, AttemptFailed) and record.attempt == 2)
+    await harness(backend).resume("r", flaky)
+    tries = [
+        record.attempt
+        for record in await harness(backend).runs.journal("r")
+        if isinstance(record, (AttemptFailed, StepFinished))
+    ]
+    assert tries == [1, 2, 3]
+
+
+async def test_what_a_body_has_done_before_it_failed_is_not_done_again(world: World) -> None:
+    """In a process that had gone on with it already."""
+    flow = world.calling("a", "b")
+    world.broken = {"body"}
+    backend = await died(flow, ended("a"))
+    world.ran.clear()
+    assert (await harness(backend).resume("r", flow, on_error="result")).status == "failed"
+    assert world.take() == ["b"]
+    world.broken.clear()
+    result = await harness(backend).resume("r", flow)
+    assert (result.value, world.take()) == (3, [])
+    assert [item.text for item in result.items] == ["a", "b"]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_step_that_may_run_only_once_and_has_failed_fails_again_in_the_next_attempt(
+    killed: bool, world: World
+) -> None:
+    world.broken = {"pay"}
+    flow = sequence(world.step("pay", replay="once", version="1"), id="flow").with_options(retry=Retry(3, initial=0))
+    backend: Any = InMemoryBackend()
+    if killed:
+        backend = await died(flow, ended("pay"))
+        world.ran.clear()
+        result = await harness(backend).resume("r", flow, on_error="result")
+    else:
+        result = await harness(backend).run(flow, 1, run_id="r", on_error="result")
+    assert isinstance(result.error, errors.StepFailed)
+    assert result.error.path == ("flow", "pay")
+    assert world.take() == ([] if killed else ["pay"])
+
+
+# --------------------------------------------------------------------------------------------------------- other code
+
+
+def within(made: Callable[[], AnyStep]) -> AnyStep:
+    """A body that makes a step only when it runs, so that nothing compares it with the records before."""
+
+    @step(id="body", version="1")
+    async def body(x: int, ctx: Ctx) -> Any:
+        return await made()(x, ctx)
+
+    return body
+
+
+async def test_a_step_of_another_kind_is_another_step(world: World) -> None:
+    def other(step: AnyStep) -> AnyStep:
+        return within(lambda: sequence(step, world.step("b"), id="row"))
+
+    backend = await died(other(world.step("a")), ended("a"))
+    changed = other(spawn(world.step("inner"), id="a"))
+    with pytest.raises(errors.ReplayDiverged, match="a code step is recorded, and a spawn step is called") as caught:
+        await harness(backend).resume("r", changed)
+    assert caught.value.path == ("body", "row", "a")
+    world.ran.clear()
+    assert (await harness(backend).resume("r", changed, on_diverge="adopt")).value == 3
+    assert world.take() == ["inner", "b"]
+
+
+@pytest.mark.parametrize("on_diverge", ["adopt", "pin"])
+async def test_what_a_body_does_not_call_any_more_is_discarded(on_diverge: str, world: World) -> None:
+    backend = await died(world.calling("a", "b"), ended("b"))
+    with pytest.raises(errors.ReplayDiverged, match="is recorded, and was not called this time") as caught:
+        await harness(backend).resume("r", world.calling("a"))
+    assert caught.value.path == ("body", "b")
+    result = await harness(backend).resume("r", world.calling("a"), on_diverge=on_diverge)
+    assert [item.text for item in result.items] == ["a"]
+    records = await harness(backend).runs.journal("r")
+    assert [each.path for each in records if isinstance(each, ResultDiscarded)] == [("body", "b")]
+
+
+async def test_what_is_called_in_order_is_called_in_the_order_of_the_records(world: World) -> None:
+    def row(*names: str) -> AnyStep:
+        return within(lambda: sequence(*(world.step(name, version="1") for name in names), id="row"))
+
+    backend = await died(row("a", "b", "c"), ended("b"))
+    world.ran.clear()
+    for other, orphan in [(("x", "a", "b"), "a"), (("a", "x", "b"), "b")]:
+        with pytest.raises(errors.ReplayDiverged, match="is recorded, and x was called instead") as caught:
+            await harness(backend).resume("r", row(*other))
+        assert caught.value.path == ("body", "row", orphan)
+    # It was refused before it had run, so the code that the run was started with goes on.
+    assert world.take() == []
+    result = await harness(backend).resume("r", row("a", "b", "c"))
+    assert ([item.text for item in result.items], world.take()) == (["a", "b", "c"], ["c"])
+
+
+@frozen
+class Receipt:
+    """What paying once gave, before it gave a text."""
+
+    number: int
+
+
+async def test_what_a_step_gave_is_not_told_where_it_cannot_be_read() -> None:
+    async def old(x: int) -> Receipt:
+        return Receipt(x)
+
+    async def new(x: int) -> str:
+        return "receipt"
+
+    def pay(version: str, body: Any) -> AnyStep:
+        return step(id="pay", replay="once", version=version)(body)
+
+    @step(id="then", version="1")
+    async def then(x: object) -> int:
+        raise ValueError
+
+    def flow(first: AnyStep) -> AnyStep:
+        return sequence(first, then, id="flow").with_options(retry=Retry(2, initial=0))
+
+    for other, said in [(old, r"it gave Receipt\(number=1\)"), (new, "it gave what cannot be read any more")]:
+        backend = await died(flow(pay("1", old)), lambda each: isinstance(each, AttemptFailed) and not each.final)
+        with pytest.raises(errors.StepOutcomeUnknown, match=said):
+            await harness(backend).resume("r", flow(pay("2", other)))
+
+
+async def test_an_output_of_a_child_that_is_discarded_is_refused(world: World) -> None:
+    flow = sequence(sequence(world.step("a"), id="inner"), world.step("b"), id="flow")
+    backend = await died(flow, ended("inner"))
+    head = await backend.head("r")
+    assert head is not None
+    damage = dump_record(ResultDiscarded(("flow", "inner", "a")), Codec())
+    await backend.append("r", expected_position=head.position, fence=head.fence, records=[damage])
+    with pytest.raises(errors.CodecError, match="its output is that of 'a'"):
+        await harness(backend).resume("r", flow)
+
+
+# ----------------------------------------------------------------------------------------------------- what was left
+
+
+@pytest.mark.parametrize("retried", [False, True])
+@pytest.mark.parametrize(("items", "state"), [("share", "share"), ("new", "copy")])
+async def test_a_wrap_up_sees_and_leaves_the_same_wherever_the_process_dies(
+    items: Any, state: Any, retried: bool
+) -> None:
+    def flow() -> AnyStep:
+        world = World()
+
+        @step(id="sum_up")
+        async def sum_up(x: object, ctx: Ctx) -> str:
+            ctx.items.append(Message.assistant("summed up"))
+            return " ".join(item.text for item in ctx.items if isinstance(item, Message)) + repr(ctx.state)
+
+        @step(id="flaky")
+        async def flaky(x: int, ctx: Any) -> int:
+            if retried and ctx.up.up.up.attempt == 1:
+                raise ValueError(x)
+            return x
+
+        budget = Budget(steps=4, wrap_up=sum_up, reserve=Budget(steps=1))
+        inner = spawn(
+            sequence(world.step("a"), flaky, world.step("b"), world.step("c"), id="row"),
+            items=items, state=state, budget=budget, id="child",
+        )  # fmt: skip
+        return sequence(world.step("before"), inner.with_options(retry=Retry(2, initial=0)), id="flow")
+
+    await assert_resumable_everywhere(flow, 1)
+
+
+# ------------------------------------------------------------------------------------------------- what it began with
+
+
+@define
+class Plain:
+    """A state without a version."""
+
+
+@define
+class Second:
+    """A state of version 2."""
+
+    schema_version = 2
+
+    @classmethod
+    def migrate(cls, stored: dict[str, Any], version: int) -> dict[str, Any]:
+        return stored
+
+
+class Odd:
+    """What is called like a version, and is none."""
+
+    def __init__(self, version: object) -> None:
+        self.schema_version = version
+
+
+@pytest.mark.parametrize(
+    ("kind", "version"),
+    [(None, 1), (dict, 1), (Plain, 1), (Second, 2), *((Odd(odd), 1) for odd in ("2", 2.0, True, 0, -1, None, 1))],
+)
+def test_the_version_of_a_type(kind: Any, version: int) -> None:
+    assert version_of(kind) == version
+
+
+def test_a_journal_that_begins_in_the_middle_has_no_beginning() -> None:
+    with pytest.raises(errors.CodecError, match="the journal has no beginning"):
+        opening_of([RunEnded((), "completed", None, None)])
