@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import stat
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noetic_py.checkpoints.adapter import Job, PrunePage
 from noetic_py.checkpoints.memory import MemoryStore
+from noetic_py.checkpoints.sqlite import schema
 from noetic_py.checkpoints.sqlite import store as module
-from noetic_py.checkpoints.sqlite.schema import MOST, OpenFile, Settings, Sums, from_sqlite, open_database
+from noetic_py.checkpoints.sqlite.schema import MOST, OpenFile, RunRow, Settings, Sums, from_sqlite, open_database
 from noetic_py.checkpoints.sqlite.store import ConnectionLock, GroupCommit, SqliteStore
 from noetic_py.errors import CorruptRecord, NoeticError, StoreUnavailable
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, Transaction
@@ -526,6 +530,102 @@ def test_damaged_numbers_are_not_counted(tmp_path: Path) -> None:
         assert isinstance(stats, Stats)
         assert (stats.runs, stats.records) == (2, 1)
         assert stats.bytes == (tmp_path / "runs.db").stat().st_size
+
+
+# -- how the file is opened
+
+
+def test_checksums_are_those_of_every_release() -> None:
+    sums = Sums(7)
+    run = RunRow(1, "r\u00e9", 2, 3, 4, 5, 0, 6, "done", b"shown", 0)
+    bare = evolve(run, status=None, summary=b"")
+    assert (sums.head(run), sums.summary(run), sums.summary(bare)) == (3336445223, 3974177095, 1378346423)
+    assert sums.transaction(1, 2, 3, b"b") == 3424243295
+    assert sums.shared(1, 2, 3) == 450083568
+    assert sums.pair(1, b"s", "k\u00e9", b"v") == 3208309570
+    assert sums.ticks(5) == 450215437
+
+
+def pragma(store: SqliteStore, name: str) -> object:
+    return store._execute(f"PRAGMA {name}").fetchone()[0]
+
+
+@pytest.mark.parametrize(
+    ("exclusive", "safe", "mode"), [(False, False, "persist"), (False, True, "wal"), (True, False, "exclusive")]
+)
+def test_a_file_is_opened_with_care(tmp_path: Path, exclusive: bool, safe: bool, mode: str) -> None:
+    before = os.umask(0)
+    try:
+        with opened(tmp_path, exclusive=exclusive, safe=safe) as [process]:
+            store = process.store
+            process.do(appending("a", 0, b"x"))
+            assert {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()} == {0o600}
+            assert (store.mode, store.where) == (mode, str(tmp_path / "runs.db"))
+            assert (pragma(store, "synchronous"), pragma(store, "secure_delete"), pragma(store, "temp_store")) == (
+                2,
+                1,
+                2,
+            )
+            assert (pragma(store, "fullfsync"), pragma(store, "checkpoint_fullfsync")) == (1, 1)
+            assert (pragma(store, "trusted_schema"), pragma(store, "cell_size_check"), pragma(store, "mmap_size")) == (
+                0,
+                1,
+                0,
+            )
+            assert pragma(store, "journal_mode") == ("persist" if mode == "persist" else "wal")
+            assert pragma(store, "locking_mode") == ("exclusive" if exclusive else "normal")
+            assert (pragma(store, "journal_size_limit") == 1 << 20) == (mode == "persist")
+            assert (pragma(store, "application_id"), pragma(store, "user_version")) == (0x6E6F6574, 2)
+            assert store._execute("SELECT id, length(salt) FROM store").fetchall() == [(1, 16)]
+            assert store._execute("SELECT run_id, id FROM runs").fetchall() == [("a", 1)]
+    finally:
+        os.umask(before)
+
+
+def test_an_sqlite_that_is_too_old_opens_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "_OLDEST", sqlite3.sqlite_version_info)
+    with opened(tmp_path):
+        monkeypatch.setattr(schema, "_OLDEST", (99, 0, 0))
+        with pytest.raises(StoreUnavailable) as caught:
+            Process(tmp_path / "runs.db")
+        assert caught.value.reason == "sqlite"
+
+
+COUNTED = [
+    # A number that is above the counter says that the counter went back; one that is damaged itself does not.
+    ("UPDATE store SET ticks = 3, crc = :three", True),
+    ("UPDATE store SET ticks = 4, crc = :four", False),
+    ("UPDATE store SET ticks = 3, crc = :four", True),
+    ("UPDATE store SET ticks = 3, crc = :three; UPDATE pairs SET crc = crc + 1", False),
+    ("UPDATE store SET ticks = 3, crc = :three; DELETE FROM pairs", False),
+    ("UPDATE store SET ticks = 2, crc = :two; DELETE FROM pairs", True),
+    ("UPDATE store SET ticks = 2, crc = :two; DELETE FROM pairs; UPDATE runs SET crc = crc + 1 WHERE id = 2", False),
+    ("UPDATE store SET ticks = 1, crc = :one; DELETE FROM pairs; UPDATE runs SET crc = crc + 1 WHERE id = 1", True),
+    ("UPDATE store SET ticks = 'x', crc = :four", True),
+    ("UPDATE store SET salt = 'x'", True),
+    ("DELETE FROM store", True),
+    ("DROP INDEX pairs_by_key", True),
+    ("CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM runs; END", True),
+    ("CREATE VIEW v AS SELECT * FROM runs", True),
+    ("CREATE TABLE other (n)", False),
+]
+
+
+@pytest.mark.parametrize(("sql", "refused"), COUNTED)
+def test_what_is_wrong_with_a_file_is_found_when_it_is_opened(tmp_path: Path, sql: str, refused: bool) -> None:
+    path = tmp_path / "runs.db"
+    with opened(tmp_path) as [process]:
+        # Runs 1 and 2, of which the second has fence 3; and the value with version 4.
+        process.do(appending("a", 0, b"x"))
+        process.do(lambda store: store.acquire("b", FOREVER, BEGAN))
+        process.do(lambda store: store.put(SCOPE, "k", b"v", None))
+        sums = Sums(process.store.seed)
+    for number, name in enumerate((":one", ":two", ":three", ":four"), 1):
+        sql = sql.replace(name, str(sums.ticks(number)))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(sql)
+    with pytest.raises(CorruptRecord, match=str(path)) if refused else nullcontext():
+        Process(path).close()
 
 
 # -- the file between two transactions
