@@ -144,7 +144,7 @@ class OwnedRun(Protocol):
 
 @frozen
 class Resource:
-    """What an action is applied to; without any field, the store as a whole.
+    """The target of an action; without any field, the store as a whole.
 
     Attributes:
         run_id: The run, when it is one.
@@ -182,7 +182,7 @@ class Resource:
 
 @frozen
 class AccessRequest:
-    """What a policy is asked.
+    """A question to the policy.
 
     Attributes:
         action: What is to be done.
@@ -340,7 +340,7 @@ class Authorizer:
         return self._policy is None or await _decide(self._policy, _request(action, on))
 
     def request(self, action: AccessAction, on: Resource) -> AccessRequest | None:
-        """What `approve` will ask the policy, by the principal that is set now; `None` without a policy.
+        """The request that `approve` will put to the policy, for the current principal; `None` without a policy.
 
         Raises:
             AccessDenied: No principal is set.

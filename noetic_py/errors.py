@@ -120,7 +120,7 @@ class NoDescriptionWarning(NoeticWarning):
 
 
 class FailedRun(Protocol):
-    """What an error shows of the run that it ended; at run time the run's [`RunResult`][noetic_py.RunResult]."""
+    """The protocol of a failed run, as an error carries it; at run time the [`RunResult`][noetic_py.RunResult]."""
 
     @property
     def run_id(self) -> str:
@@ -154,12 +154,12 @@ class FailedRun(Protocol):
 
     @property
     def cost(self) -> Decimal | None:
-        """What its model calls cost, `None` without prices."""
+        """The cost of its model calls, `None` without prices."""
         ...
 
     @property
     def usage(self) -> Any:
-        """What it has spent."""
+        """Its usage."""
         ...
 
     @property
@@ -174,7 +174,7 @@ class FailedRun(Protocol):
 
     @property
     def new_items(self) -> Sequence[Any]:
-        """What the run has added to the conversation."""
+        """The items that the run has added to the conversation."""
         ...
 
     @property
@@ -184,17 +184,17 @@ class FailedRun(Protocol):
 
     @property
     def value(self) -> Any:
-        """What the flow has returned."""
+        """The return value of the flow."""
         ...
 
     @property
     def error(self) -> NoeticError | None:
-        """What it failed with."""
+        """Its error."""
         ...
 
     @property
     def pending(self) -> Sequence[Any]:
-        """What it waits for."""
+        """Its open requests."""
         ...
 
 
@@ -919,7 +919,7 @@ class ChannelTimeout(ChannelError, TimeoutError):
 
 
 class ChannelValueInvalid(ChannelError):
-    """What was sent is not of the channel's type.
+    """A message is not of the channel's type.
 
     Args:
         message: What does not fit, and where in the value.
@@ -1076,7 +1076,7 @@ class SessionConflict(CheckpointError):
 
 
 class SessionLoadError(CheckpointError):
-    """What is stored of a session cannot be read. Nothing of it was changed."""
+    """The stored data of a session cannot be read. Nothing was changed."""
 
 
 class SessionSuspended(CheckpointError):

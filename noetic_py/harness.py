@@ -204,7 +204,7 @@ class Harness(Generic[M_co]):
         return self._plugins.layers
 
     def explain_view(self, run_id: str) -> View:
-        """What the model was shown last in a run: each part, its tokens, why it is there, and what moved the cache.
+        """The last request to the model of a run: each part, its tokens and its reason, and what changed the cache.
 
         `print(harness.explain_view(run_id).explain())` is a table of it. The runs that go on are known, and those that
         have ended last.
@@ -638,7 +638,7 @@ class Harness(Generic[M_co]):
             yield stream
 
     async def plan_resume(self, run_id: str, step: AnyStep) -> ResumePlan:
-        """What `resume` would do with a run, read from its journal; nothing is run, and nothing written.
+        """The plan of a `resume`, read from the journal; nothing is run or written.
 
         Steps are compared by their code and options, as far as the flow declares them. What they would be given is
         known only once they run.
@@ -768,7 +768,7 @@ class Harness(Generic[M_co]):
 
     @must_enter("harness.channel_stream(channel, run_id)")
     def channel_stream(self, channel: Channel[T], run_id: str) -> AbstractAsyncContextManager[AsyncIterator[T]]:
-        """What a run sends to an external channel: `async with harness.channel_stream(channel, run_id) as values`.
+        """Stream an external channel of a run: `async with harness.channel_stream(channel, run_id) as values`.
 
         Raises:
             RunNotFound: No such run goes on in this harness.

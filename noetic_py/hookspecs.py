@@ -42,7 +42,7 @@ hookimpl: pluggy.HookimplMarker = pluggy.HookimplMarker(PROJECT)
 
 
 class Hooks:
-    """What a plugin may implement."""
+    """The hooks that a plugin may implement."""
 
     @hookspec
     def register_models(self, registry: ModelRegistry) -> None:

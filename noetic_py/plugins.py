@@ -542,7 +542,7 @@ class Plugins:
         self.hooks: HookRegistry = HookRegistry()
 
     def backend(self, checkpoints: object, transforms: Sequence[RecordTransform] = ()) -> CheckpointBackend | None:
-        """What keeps the runs of a harness; `None` when nothing does.
+        """The backend of a harness; `None` without one.
 
         Args:
             checkpoints: A backend, or the text that names one.
@@ -639,7 +639,7 @@ def _name_of(plugin: object, taken: Sequence[str]) -> str:
 
 @frozen
 class _Wanted:
-    """Which plugins are to be loaded: names, `None` for all that are installed, without some; and objects."""
+    """The plugins to load: names, `None` for all installed ones, exclusions, and objects."""
 
     names: Sequence[str] | None
     left_out: Sequence[str] = ()

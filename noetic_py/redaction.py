@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from logging import LogRecord
 
 MASK: Final = "[secret]"
-"""What stands in a text where a secret stood."""
+"""The replacement of a masked secret in a text."""
 
 NOT_SHOWN: Final = "[not shown"
 """How the text begins that stands for an argument whose value has no text: the reason and a bracket follow."""

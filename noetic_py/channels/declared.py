@@ -1,4 +1,4 @@
-"""What a channel is declared to be, and what it carries."""
+"""Declarations of channels, and the checks of their messages."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def gone(name: str, hint: str) -> ChannelClosed:
 
 
 class Receivable(Protocol[O_co]):
-    """What receiving asks of a channel: less than sending, so that a message fits where something wider is wanted."""
+    """A channel as receivers see it; covariant, so a receiver may expect a wider type."""
 
     def check(self, value: object, *, outside: bool = False) -> O_co:
         """The value as the channel carries it."""

@@ -1,4 +1,4 @@
-"""What a run's channels are while it goes on, a queue, a value or a topic each, and handles for code outside."""
+"""The live channels of a run (queues, values and topics), and handles for code outside."""
 
 from __future__ import annotations
 
@@ -124,11 +124,11 @@ class LiveChannel(Protocol):
         ...
 
     def reader(self, alive: Callable[[], bool]) -> Reader:
-        """What a new receiver takes from; of a topic for as long as it is alive."""
+        """The source of a new receiver; of a topic for as long as the receiver lives."""
         ...
 
     def listen(self) -> Reader:
-        """What a stream of the channel takes from: of a value every change."""
+        """The source of a stream of the channel; of a value it yields every change."""
         ...
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class LiveChannel(Protocol):
 
 
 class _Base:
-    """What the three modes share."""
+    """Base of the three modes."""
 
     def __init__(self, channel: AnyChannel, lost: Callable[[AnyChannel, int], None]) -> None:
         self.channel = channel

@@ -66,7 +66,7 @@ class Job(Generic[T]):
         return getattr(self._loop, "create_future", anyio.Event)()
 
     def wait(self) -> Awaitable[object]:
-        """What ends when the work is done; after a cancelled wait there has to be a new one."""
+        """The future of the work; a cancelled wait needs a new one."""
         signal = self._signal
         if isinstance(signal, anyio.Event):
             return signal.wait()
@@ -85,7 +85,7 @@ class Job(Generic[T]):
             signal.set_result(None)
 
     def outcome(self) -> T:
-        """What the work has returned.
+        """The result of the work.
 
         Raises:
             NoeticError: What it has raised.
@@ -477,7 +477,7 @@ class StoreBackend(ABC, Generic[S]):
 
     @abstractmethod
     async def describe(self) -> Mapping[str, str]:
-        """What it is and how it is set up, for people; holds no secrets."""
+        """A description of the backend and its settings for people; contains no secrets."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -579,7 +579,7 @@ class StoreBackend(ABC, Generic[S]):
         return await self._do(lambda store: store.head(run_id))
 
     async def entry(self, run_id: str) -> RunEntry | None:
-        """What a list says of one run, `None` when there is no such run."""
+        """The list entry of one run, `None` if it does not exist."""
         checks.check_id(run_id)
         return await self._do(lambda store: store.entry(run_id))
 
@@ -747,7 +747,7 @@ E = TypeVar("E", bound=EmbeddedStore)
 
 
 class EmbeddedBackend(ThreadedBackend[E]):
-    """What backends have in common whose store is opened in a thread of their own."""
+    """Base of backends that open their store in their own thread."""
 
     @property
     def durability(self) -> BackendDurability:

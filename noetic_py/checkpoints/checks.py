@@ -1,4 +1,4 @@
-"""What every backend refuses: ids, scopes, sizes and pages that are not valid, and stores that cannot be shared."""
+"""Checks of all backends: ids, scopes, sizes, pages, and whether a store can be shared."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Page:
 
 
 RESTORE = "restore a copy of it"
-"""What there is to do about damage."""
+"""The hint for damaged data."""
 
 
 def refusal(given: Transaction, position: int, fence: int) -> errors.NoeticError | None:
@@ -382,7 +382,7 @@ def check_shared(backend: CheckpointBackend | None, parts: Iterable[tuple[str, o
 
 
 NO_DESCRIPTORS_ERRNO = frozenset({errno.EMFILE, errno.ENFILE})
-"""What the system reports when the process, or the machine, has no file descriptor left."""
+"""The error codes for a process or machine without free file descriptors."""
 NO_DESCRIPTORS = (
     "descriptors",
     "no file descriptor is left, so nothing can be opened",

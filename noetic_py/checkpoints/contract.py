@@ -1,4 +1,4 @@
-"""What stores journals: the contract that every backend keeps.
+"""The contract of backends, which store journals.
 
 A backend stores bytes and knows nothing of what they mean: the records of runs, each run with a summary for lists, and
 the values of scoped keys. Positions are counts of records. Ids, scopes and keys are data: two that differ in any
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
 
 BackendDurability: TypeAlias = Literal["none", "process", "power"]
-"""What a finished write survives: nothing, the death of the process, the loss of power."""
+"""What a finished write survives: nothing, a crash of the process, or a loss of power."""
 
 Scope: TypeAlias = tuple[str, ...]
-"""Whose keys they are, such as `("user", "u-1", "layer", "facts")`."""
+"""The owner of keys, such as `("user", "u-1", "layer", "facts")`."""
 
 
 class CheckpointBackend(Protocol):
@@ -46,7 +46,7 @@ class CheckpointBackend(Protocol):
         ...
 
     async def describe(self) -> Mapping[str, str]:
-        """What it is and how it is set up, for people: versions, modes, and why it chose them. Holds no secrets."""
+        """A description for people: versions, modes, and why they were chosen. Contains no secrets."""
         ...
 
     async def close(self) -> None:
@@ -122,7 +122,7 @@ class CheckpointBackend(Protocol):
         ...
 
     async def entry(self, run_id: str) -> RunEntry | None:
-        """What `list` says of one run, `None` when there is no such run."""
+        """The list entry of one run, `None` if it does not exist."""
         ...
 
     async def list(

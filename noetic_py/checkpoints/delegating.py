@@ -31,7 +31,7 @@ class DelegatingBackend:
 
     @property
     def durability(self) -> BackendDurability:
-        """What a finished write survives: what it survives in the other backend."""
+        """What a finished write survives in the other backend."""
         return self._inner.durability
 
     @property
@@ -40,7 +40,7 @@ class DelegatingBackend:
         return self._inner.shared
 
     async def describe(self) -> Mapping[str, str]:
-        """What the other backend is."""
+        """The description of the other backend."""
         return await self.inner.describe()
 
     async def close(self) -> None:
@@ -84,7 +84,7 @@ class DelegatingBackend:
         return await self.inner.head(run_id)
 
     async def entry(self, run_id: str) -> RunEntry | None:
-        """What a list says of one run."""
+        """The list entry of one run."""
         return await self.inner.entry(run_id)
 
     async def list(

@@ -280,7 +280,7 @@ class ServerBackend(ThreadedBackend[B]):
         return True
 
     async def _begin(self) -> None:
-        """What every operation begins with; nothing, unless a class below says so."""
+        """Called before every operation; does nothing unless overridden."""
 
     async def _do(self, work: Callable[[B], T], *, write: bool = False) -> T:
         await self._begin()

@@ -101,7 +101,7 @@ class SignedBackend(DelegatingBackend):
         self._forged: dict[str, dict[bool, RecordCheck]] = {}
 
     async def describe(self) -> Mapping[str, str]:
-        """What the other backend is, and the transforms."""
+        """The description of the other backend, and the transforms."""
         return {**await super().describe(), "record transforms": ", ".join(self._chain.by_name)}
 
     # -- reading
@@ -222,7 +222,7 @@ class SignedBackend(DelegatingBackend):
         return [self._chain.about_end(name, seen.position, Finding("forged", reason)) for name in names]
 
     async def entry(self, run_id: str) -> RunEntry | None:
-        """What a list says of one run, checked.
+        """The list entry of one run, checked.
 
         Raises:
             RecordRefused: That is not what was written, and a strict transform says so.
@@ -255,7 +255,7 @@ class SignedBackend(DelegatingBackend):
         return next(map(str, refusing), None)
 
     async def verify(self, run_id: str, anchor: Anchor | None = None) -> VerificationReport:
-        """What the transforms say of a whole run; nothing is refused.
+        """The report of the transforms on a whole run; nothing is refused.
 
         Raises:
             RunNotFound: There is no such run.

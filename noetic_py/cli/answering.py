@@ -1,4 +1,4 @@
-"""What a suspended run waits for, for people and for programs; and `noetic answer`."""
+"""The open requests of a suspended run, as text and JSON; and `noetic answer`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @frozen
 class CommandLineDecision:
-    """What a command line says to a request.
+    """The answer that a command line gives to a request.
 
     Attributes:
         approve: Whether it says yes.
@@ -185,7 +185,7 @@ def _json_or_text(text: str) -> Any:
 
 
 def _asked(request: PendingRequest) -> Answer:
-    """What the person at the terminal says.
+    """The answer of the person at the terminal.
 
     Raises:
         ConfigError: There is no terminal to ask at; code `"answer"`.

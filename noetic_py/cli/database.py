@@ -1,4 +1,4 @@
-"""Which database a command works on, and which of its runs is meant."""
+"""Finds the database of a command, and the run it names."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def chosen(option: str | None) -> Place | None:
 
 
 def flag(place: Place | None) -> str:
-    """What a command line needs besides, so that it works on this database from here; an address may hold secrets."""
+    """The option that makes a printed command use this database; an address may contain secrets."""
     here = chosen(None)
     if place is None or place == here:
         return ""

@@ -33,7 +33,7 @@ _MOST_ROWS = 3
 
 
 class Display(Protocol):
-    """What a run's events are shown on. Nothing of it raises when the stream is not read any more.
+    """Shows a run's events. A closed output stream raises no error.
 
     Attributes:
         farewell: What a process that ends at once has to write to leave the stream in order.

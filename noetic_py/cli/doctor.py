@@ -28,7 +28,7 @@ _EXTRAS = (
 
 @frozen
 class _Finding:
-    """What was looked at and what came of it.
+    """One check and its result.
 
     Attributes:
         grade: `"failed"` is an error of the installation, `"note"` something that only some programs need.

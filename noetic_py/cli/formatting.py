@@ -75,7 +75,7 @@ def jsonable(value: object) -> Any:
 
 
 def _outline(value: object) -> Any:
-    """What pydantic does not know: items, attrs classes, errors, and anything else by its text."""
+    """JSON for values that pydantic does not know: items, attrs classes, errors, and others by their text."""
     from noetic_py.journal.values import Stored
 
     if isinstance(value, ItemBase):

@@ -1,4 +1,4 @@
-"""What a command line gives: the input of a run, as the step's type reads it, limits and spans of time."""
+"""Reads command lines: the input of a run by the step's type, limits, and spans of time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file offers: its flow, its harness, its state, and how its result is shown."""
+"""Loads a file: its flow, its harness, its state, and how its result is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a run from its events alone: a tree of steps with counts, meters, and the text that comes in.
+"""The progress of a run from its events: a tree of steps with counts, usage, and text as it arrives.
 
 The tree is one of step ids, not of paths: a thousand parallel paths of one step are one node that counts to a thousand.
 So it stays small however long a run is.
@@ -82,7 +82,7 @@ class ProgressRow:
 
 @define(eq=False)
 class Meter:
-    """What has been spent of one dimension of a budget, and its limit."""
+    """The usage and the limit of one dimension of a budget."""
 
     dimension: str
     used: Decimal
@@ -210,7 +210,7 @@ class ProgressState:
                 yield path, row
 
     def meters(self, seconds: float) -> list[Meter]:
-        """What the budgets allow and what is spent of it, and what a budget that we do not know has warned of.
+        """The limits and the usage of the budgets, and warnings of budgets that are not known here.
 
         Args:
             seconds: How long the run has taken.

@@ -55,7 +55,7 @@ SHORT = 60
 
 
 def record_fields(record: JournalRecord) -> dict[str, Any]:
-    """What a record holds besides its path, by name, as JSON."""
+    """The fields of a record except its path, as JSON."""
     names = _FINISHED if isinstance(record, StepFinished) else [each.name for each in attrs.fields(type(record))]
     return {name: _field(getattr(record, name)) for name in names if name != "path"}
 
@@ -155,7 +155,7 @@ def line_of(position: int, record: JournalRecord) -> str:
 
 
 def _described(record: JournalRecord) -> tuple[str, str]:
-    """What happened, and what there is to say of it."""
+    """The event of a record, and its details."""
     match record:
         case RunBegun():
             return "started", f"{record.flow}  {short(record.input)}"

@@ -1,4 +1,4 @@
-"""What is said at the end: the result on standard output, the account of the run on standard error, the exit code."""
+"""The end of a command: the result on standard output, the summary on standard error, the exit code."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @frozen(eq=False)
 class ResumeRequest:
-    """What the command line asks for; see `noetic resume --help`."""
+    """The options of `noetic resume`; see `noetic resume --help`."""
 
     run: str
     flow: str | None

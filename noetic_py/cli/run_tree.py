@@ -1,4 +1,4 @@
-"""What a journal tells of its run: each step once, what it used, what failed. No code of the flow's is needed."""
+"""The tree of a run from its journal: steps, usage and failures. The flow's code is not needed."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class RunTree:
         return output.tree if isinstance(output, Stored) else output
 
     def value(self) -> Any:
-        """What the run gave: the flow's output, or what it was completed or wrapped up with."""
+        """The value of the run: the flow's output, or the value it was completed or wrapped up with."""
         if self.ended is not None and self.ended.status == "completed":
             control = self.ended.control
             value = None if control is None else control.value

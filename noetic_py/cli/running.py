@@ -46,7 +46,7 @@ class ViewOptions:
 
 @frozen(eq=False)
 class RunRequest:
-    """What the command line asks for; see `noetic run --help`."""
+    """The options of `noetic run`; see `noetic run --help`."""
 
     target: str
     input: str | None
@@ -57,7 +57,7 @@ class RunRequest:
 
 @frozen(eq=False)
 class FlowJob:
-    """What is to be done with a flow.
+    """A command for a flow.
 
     Attributes:
         file: Where the flow is from.
@@ -185,7 +185,7 @@ def _is_group(error: Exception) -> TypeGuard[ExceptionGroup[Exception]]:
 
 
 def _besides(job: FlowJob | None, error: BaseException) -> str | None:
-    """What to try when a run could not be stored, or its stored copy cannot be used."""
+    """The hint for a run that could not be stored, or whose record cannot be used."""
     if isinstance(error, ReplayDiverged):
         return "noetic resume RUN --on-diverge adopt, or pin"
     if job is None or job.db is None:

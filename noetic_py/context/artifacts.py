@@ -31,7 +31,7 @@ _ROOM = "artifacts"
 
 @frozen
 class ArtifactOwner:
-    """Whose artifacts. Both parts are data: two owners that differ in any character are different.
+    """The owner of artifacts. Both parts are data: owners that differ in any character are different.
 
     Attributes:
         scope: What it is.
@@ -123,7 +123,7 @@ class ArtifactStore(Protocol):
 
 @frozen
 class _Version:
-    """What is known of a version: its number, what it is, and the key of its bytes."""
+    """A version: its number, its media type, and the key of its bytes."""
 
     number: int
     media_type: str

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class Context(Generic[M_co, S_co]):
-    """What a step sees: counters, state, conversation, control.
+    """The object that a step works with: counters, state, conversation, control.
 
     Made by a user it is a conversation to run: `await harness.run(step, input, ctx=ctx)`.
 
@@ -198,7 +198,7 @@ class Context(Generic[M_co, S_co]):
 
     @property
     def input(self) -> object:
-        """What the execution was started with."""
+        """The input of the execution."""
         return copy_value(self.engine.input)
 
     @property
@@ -231,7 +231,7 @@ class Context(Generic[M_co, S_co]):
 
     @property
     def budget(self) -> Remaining:
-        """What the budgets in force still allow, `limit` and `used` of each dimension."""
+        """The remaining budget, with `limit` and `used` of each dimension."""
         return self.engine.remaining(self)
 
     @property
@@ -273,7 +273,7 @@ class Context(Generic[M_co, S_co]):
 
     @property
     def attrs(self) -> Attributes:
-        """What the parts of this run hand to each other: one for all its steps, tools and layers, and never stored."""
+        """Attributes that all steps, tools and layers of this run share; never stored."""
         return self.engine.attrs
 
     @property
@@ -305,7 +305,7 @@ class Context(Generic[M_co, S_co]):
         self._outside("trace").place = value
 
     def _outside(self, what: str) -> UnboundEngine:
-        """What a context outside of a run knows of itself, to be changed.
+        """The settable data of a context outside of a run.
 
         Raises:
             ConfigError: It is a run's own; code `"running"`.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @frozen(eq=False)
 class DetachOptions:
-    """What `ctx.spawn_detached` was asked for besides a step and its input."""
+    """The options of `ctx.spawn_detached`."""
 
     memory: Any
     state: Any
@@ -29,7 +29,7 @@ class DetachOptions:
 
 
 class DetachedWork(Protocol):
-    """What a handle asks of the work it stands for."""
+    """The protocol from a handle to its work."""
 
     run_id: str
     path: tuple[str, ...]
@@ -90,7 +90,7 @@ class DetachedRun(Generic[O_co]):
 
     @property
     def error(self) -> NoeticError | None:
-        """What broke it, `None` when nothing did."""
+        """The error that broke it, `None` without one."""
         outcome = self._work.outcome
         return None if outcome is None else outcome.error
 

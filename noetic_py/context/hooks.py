@@ -80,7 +80,7 @@ class Compact:
 
 
 class Effects:
-    """What a hook asks the engine to do once it has returned. Nothing of it is done when the hook raises.
+    """Actions that the engine performs after a hook has returned; none when the hook raises.
 
     It is all done within the step that the hook was called in, and becomes a part of that step's record: a step that
     fails leaves nothing of it, and a run that goes on in another process has it once.
@@ -179,13 +179,13 @@ HookEvent: TypeAlias = Literal[
     "after_step",
     "after_round",
 ]
-"""What a hook is called for."""
+"""The events that hooks are called for."""
 
 Given = ParamSpec("Given")
 
 
 class HookContext(ReadView[M_co, S_co]):
-    """What a hook gets: all that can be read of the step it is called in, the state, and effects.
+    """The argument of hooks: a read-only view of the step, the state, and effects.
 
     Attributes:
         effects: What the engine is to do once the hook has returned; each hook has its own.
@@ -215,7 +215,7 @@ class HookContext(ReadView[M_co, S_co]):
 
 @frozen
 class Block:
-    """What `before_tool` returns for a call that is not to be made.
+    """Returned by `before_tool` to refuse a call.
 
     Attributes:
         message: What the model is told instead.
@@ -388,7 +388,7 @@ def is_async(fn: object) -> bool:
 
 
 def name_of(fn: object) -> str:
-    """What stored data and errors call a function: `module:qualified.name`."""
+    """The name of a function in stored data and errors: `module:qualified.name`."""
     inner = inner_of(fn)
     named = inner if hasattr(inner, "__qualname__") else inner.__class__
     return f"{named.__module__}:{named.__qualname__}"

@@ -65,7 +65,7 @@ def noted(context_of: Callable[[Any], AnyContext | None] = _itself) -> Callable[
 
 
 class Engine(Protocol):
-    """What a context asks of the execution it belongs to."""
+    """The protocol from a context to its execution."""
 
     id: str
     run_id: str
@@ -90,7 +90,7 @@ class Engine(Protocol):
 
     @property
     def attrs(self) -> Attributes:
-        """What the parts of the run hand to each other."""
+        """Attributes that all parts of the run share."""
         ...
 
     @property
@@ -144,7 +144,7 @@ class Engine(Protocol):
 
     @property
     def input(self) -> object:
-        """What it was started with."""
+        """Its input."""
         ...
 
     def memory_of(self, ctx: AnyContext, /) -> ContextMemory:
@@ -156,7 +156,7 @@ class Engine(Protocol):
         ...
 
     def remaining(self, ctx: AnyContext, /) -> Remaining:
-        """What the budgets in force for a step allow."""
+        """The remaining budget of a step."""
         ...
 
     def complete(self, ctx: AnyContext, value: object, /) -> None:

@@ -48,7 +48,7 @@ def unanswered(log: ItemLog, settled: int) -> int | None:
 
 @define(eq=False)
 class Counted:
-    """What a conversation's tokens came to when they were last counted.
+    """The last token count of a conversation.
 
     Attributes:
         counter: What counted them.
@@ -64,7 +64,7 @@ class Counted:
 
 
 class ForkedView(Protocol):
-    """What shows the model a conversation, and goes with each path of it."""
+    """Projects a conversation for the model; each path has its own."""
 
     def fork(self) -> Self:
         """The same for a path, which changes it for itself."""
@@ -130,7 +130,7 @@ class ContextScope:
 
 @frozen(eq=False)
 class StepMeta:
-    """What the most recently completed step did with a model.
+    """The model usage of the most recently completed step.
 
     Attributes:
         tool_calls: The function calls of its answer.
@@ -206,7 +206,7 @@ class Services:
 
 
 class ReadContext(Protocol[M_co, S_co]):
-    """What routes, instruction functions, planners and recall get: everything to read, nothing to change."""
+    """The read-only context of routes, instruction functions, planners and recall."""
 
     @property
     def id(self) -> str:
@@ -250,7 +250,7 @@ class ReadContext(Protocol[M_co, S_co]):
 
     @property
     def user_id(self) -> str | None:
-        """Whose run it is."""
+        """The owner of the run."""
         ...
 
     @property
@@ -285,7 +285,7 @@ class ReadContext(Protocol[M_co, S_co]):
 
     @property
     def budget(self) -> Remaining:
-        """What the budgets in force still allow."""
+        """The remaining budget."""
         ...
 
     @property
@@ -320,7 +320,7 @@ class ReadContext(Protocol[M_co, S_co]):
 
     @property
     def attrs(self) -> Attributes:
-        """What the parts of the run hand to each other; the one thing here that can be written."""
+        """Attributes that all parts of the run share; the only writable part of this view."""
         ...
 
     @property
@@ -389,7 +389,7 @@ class ReadView(Generic[M_co, S_co]):
 
     @property
     def user_id(self) -> str | None:
-        """Whose run it is."""
+        """The owner of the run."""
         return self._ctx.user_id
 
     @property
@@ -424,7 +424,7 @@ class ReadView(Generic[M_co, S_co]):
 
     @property
     def budget(self) -> Remaining:
-        """What the budgets in force still allow."""
+        """The remaining budget."""
         return self._ctx.budget
 
     @property
@@ -461,7 +461,7 @@ class ReadView(Generic[M_co, S_co]):
 
     @property
     def attrs(self) -> Attributes:
-        """What the parts of the run hand to each other; the one thing here that can be written."""
+        """Attributes that all parts of the run share; the only writable part of this view."""
         return self._ctx.attrs
 
     @property

@@ -119,7 +119,7 @@ class NotDone(Enum):
 
 
 NOT_DONE = NotDone.NOT_DONE
-"""What `reconcile` gives for a step that has not done its work, so that it is to run."""
+"""Returned by `reconcile` when a step has not done its work and has to run."""
 
 Reconcile: TypeAlias = Callable[[Any, AnyReadContext], Awaitable[Any]]
 """Says what became of a step that may run only once: its output, or `NOT_DONE`."""
@@ -427,7 +427,7 @@ AnyStep: TypeAlias = Step[Any, Any, Any, Any]
 
 
 class Spec:
-    """What a step is made of, and what is known of it from that alone; these are the answers of a leaf.
+    """The definition of a step; the defaults are those of a step without children.
 
     A kind of step that has parts derives its specification from this, so that nothing has to ask for its kind.
     """
@@ -435,7 +435,7 @@ class Spec:
     __slots__ = ()
 
     outline: ClassVar[tuple[str, str]] = ("[", "]")
-    """What stands around its label in a Mermaid flowchart."""
+    """The delimiters of its label in a Mermaid flowchart."""
     asks_model: ClassVar[bool] = False
     """Whether its input is what a model is asked."""
 
@@ -459,7 +459,7 @@ class Spec:
         return step.id if step.id == step.kind else f"{step.id} ({step.kind})"
 
     def facts(self) -> Sequence[str]:
-        """What a drawing says below the label, a line each: tools, conditions, types."""
+        """The lines below the label of a drawing: tools, conditions, types."""
         return ()
 
 
@@ -533,7 +533,7 @@ def in_sequence(steps: Iterable[object], id: str | None, hand_on: HandOn = "outp
 
 
 def chain(a: object, b: object) -> AnyStep:
-    """What `a >> b` makes: one flat sequence, however it was bracketed, unless a part was named or given options."""
+    """The result of `a >> b`: one flat sequence, unless a part has a name or options."""
     parts: list[AnyStep] = []
     for part in (require_step(a, ">>"), require_step(b, ">>")):
         spec: object = part.spec

@@ -193,7 +193,7 @@ _ADDED = frozenset({"trace", "name", "memory"})
 
 @frozen
 class Conversation:
-    """What a context holds that a later process can go on with.
+    """The data of a context from which a later process can continue.
 
     Attributes:
         items: The conversation.

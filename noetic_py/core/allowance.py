@@ -1,4 +1,4 @@
-"""What `ctx.budget` shows: of each dimension of a budget the limit, what was used, and what remains."""
+"""`ctx.budget`: limit, usage and remainder of each dimension of a budget."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class BudgetLimits:
 
 @frozen(kw_only=True)
 class BudgetUsed:
-    """What was used of each dimension: of one that is limited under the tightest budget, of others in the execution.
+    """The usage of each dimension: under the tightest budget where one limits it, otherwise in the execution.
 
     Attributes:
         steps: Bodies started.
@@ -75,7 +75,7 @@ class BudgetUsed:
 
 @frozen(kw_only=True)
 class Remaining(BudgetLimits):
-    """What the tightest of the budgets in force still allows; `None` where nothing limits.
+    """The remainder of the tightest budget; `None` where nothing limits.
 
     What calls in flight have reserved does not remain, and is not used yet. Two are equal when the same remains.
 

@@ -107,7 +107,7 @@ NO_USAGE = TokenUsage()
 
 @frozen
 class Usage:
-    """What one call really used: the tokens, the cost in USD and the model calls it counts for."""
+    """The actual usage of one call: tokens, cost in USD, and the model calls it counts for."""
 
     tokens: TokenUsage = NO_USAGE
     cost: Decimal | None = None
@@ -130,7 +130,7 @@ _PARTS = {
 
 
 def problem_of(usage: object, cost: object) -> str | None:
-    """What is wrong with a usage and a cost that a provider has reported; `None` when nothing is.
+    """Why a reported usage and cost are invalid; `None` if they are valid.
 
     Args:
         usage: Tokens; none are reported when it is `None`.
@@ -219,7 +219,7 @@ def _seconds(value: object, name: str = "seconds") -> float | None:
 
 
 class RunnableStep(Protocol):
-    """What a budget needs of the step that its `wrap_up` names; a `Step` is one."""
+    """The protocol of a step that `wrap_up` names; every `Step` satisfies it."""
 
     @property
     def id(self) -> str:
@@ -228,7 +228,7 @@ class RunnableStep(Protocol):
 
     @property
     def kind(self) -> str:
-        """What runs it."""
+        """Its spec."""
         ...
 
 
@@ -363,7 +363,7 @@ class Reservation:
 
     @property
     def max_usage(self) -> Usage:
-        """What is held, as if all of it had been used."""
+        """The reserved amounts as a usage."""
         held = self.amounts
         tokens = TokenUsage(int(held.get("input_tokens", 0)), int(held.get("output_tokens", 0)))
         return Usage(tokens, held.get("cost"))
@@ -384,7 +384,7 @@ class Reservation:
 
 
 def amounts_of(used: Usage) -> Amounts:
-    """What a usage means in the dimensions of a budget, the counts apart."""
+    """A usage in the dimensions of a budget, without the counts."""
     tokens = used.tokens
     return {
         "input_tokens": Decimal(tokens.input),
@@ -701,7 +701,7 @@ class BudgetLease:
         return waitable
 
     def _uncovered(self, amounts: Amounts) -> Amounts:
-        """What the leases above still have to carry; a wrap-up's block was reserved there before."""
+        """The part that the leases above must cover; a wrap-up's block is already reserved there."""
         covers = self._covers
         return amounts if covers is None else {name: value for name, value in amounts.items() if name not in covers}
 
@@ -795,7 +795,7 @@ class BudgetLease:
     # -- what is left
 
     def remaining(self, now: float, depth: int = 0, used: Mapping[str, object] | None = None) -> Remaining:
-        """What the tightest lease from here to the root still allows.
+        """The remainder of the tightest lease from here to the root.
 
         Args:
             now: Monotonic seconds.
@@ -829,7 +829,7 @@ class BudgetLease:
         return found
 
     def used(self) -> dict[str, object]:
-        """What was used under this lease, whether or not something limits it."""
+        """The usage under this lease, limited or not."""
         counts = {"steps": self.steps, "model_calls": self.calls, "tool_calls": self.tool_calls}
         return {**amounts_of(Usage(self.tokens, self._cost)), **counts}
 
@@ -865,7 +865,7 @@ class BudgetLease:
         return {name: kept - self._spent_above.get(name, _ZERO) for name, kept in block.items()}
 
     def begin_again(self) -> None:
-        """What a wrap-up has used until now it has used in an earlier process, so the leases above have booked it."""
+        """Mark the wrap-up's usage so far as that of an earlier process, which the leases above have booked."""
         self._before = self._settled | {"steps": Decimal(self.steps)}
 
     def _keep_above(self, block: Amounts, sign: Decimal) -> None:

@@ -67,7 +67,7 @@ def _or_none(value: str | None) -> str | None:
 
 @frozen
 class SessionKey:
-    """Whose conversation, and which of them. Two keys are one session exactly when all three parts are equal.
+    """Identifies a conversation of a user. Two keys are one session exactly when all three parts are equal.
 
     Args:
         user: Whose; `None` and the empty text are one user, the anonymous user.
@@ -104,7 +104,7 @@ class SessionKey:
 RequestKind: TypeAlias = Literal["approval", "result", "question"]
 """What a run waits for: approval of a tool call, the result of a long-running tool, or the answer to `ctx.ask`."""
 Decided: TypeAlias = Literal["approved", "rejected", "answered"]
-"""What an answer says."""
+"""The kinds of answers."""
 
 
 @frozen(eq=False)
@@ -132,7 +132,7 @@ class Ask(Generic[T]):
         check_expires(self.expires)
 
     def adapter(self) -> TypeAdapter[T]:
-        """What checks answers.
+        """A validator of answers.
 
         Raises:
             ConfigError: The type is none that JSON can be checked against; code `"ask"`.
@@ -315,11 +315,11 @@ RunStatus: TypeAlias = Literal[
 ]
 """How a run stands, or how it ended."""
 StopKind: TypeAlias = Literal["complete", "wrap_up", "abort", "budget", "interrupt", "cancel", "suspend"]
-"""What can stop an execution."""
+"""The kinds of stops."""
 LoopStop: TypeAlias = Literal["until", "until_failed", "stop_loop", "max_iterations"]
-"""What ended a loop: its condition, a condition that raised, `ctx.stop_loop`, or the limit of its iterations."""
+"""Why a loop ended: its condition, a condition that raised, `ctx.stop_loop`, or the limit of iterations."""
 Partial: TypeAlias = Literal["save", "discard"]
-"""What becomes of what a model had said of an answer that a shutdown cuts off."""
+"""Whether the conversation keeps the part of an answer that a shutdown cuts off."""
 
 
 @frozen(eq=False)
@@ -348,7 +348,7 @@ class Control:
 
     @property
     def rule(self) -> StopRule:
-        """What a stop of its kind does."""
+        """The rule of its kind."""
         return STOPS[self.kind]
 
     @property
@@ -359,7 +359,7 @@ class Control:
 
 @frozen
 class StopRule:
-    """What a stop of one kind does.
+    """The rule of one kind of stop.
 
     Attributes:
         status: The status of a run that it ends.
@@ -387,7 +387,7 @@ STOPS: Mapping[StopKind, StopRule] = {
     "cancel": StopRule("cancelled"),
     "suspend": StopRule("suspended", waits=True),
 }
-"""What can stop an execution, and what that does."""
+"""The rules of all kinds of stops."""
 SETTLING: Sequence[StopKind] = tuple(kind for kind, rule in STOPS.items() if rule.settles)
 """The stops that give a run an outcome."""
 
@@ -407,7 +407,7 @@ class Checkpoint:
 
 @frozen(eq=False)
 class Transcript:
-    """What a run's journal says of its conversation.
+    """The conversation of a run, from its journal.
 
     Attributes:
         items: The root's whole conversation, what it began with included.

@@ -1,4 +1,4 @@
-"""What a child context takes over: `Derivation`, and the presets by which its choices go by one name."""
+"""How a child context derives from its parent: `Derivation` and its presets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ShareMemory: TypeAlias = Literal["share", "copy", "new"]
 
 @frozen
 class Derivation:
-    """What of a context its child has, and how; see [`Context.child`][noetic_py.Context.child]."""
+    """How a child context derives from its parent; see [`Context.child`][noetic_py.Context.child]."""
 
     state: Share = "copy"
     items: ShareItems = "copy"
@@ -46,7 +46,7 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
 
 
 def derivation(preset: Preset | None, **given: Any) -> Derivation:
-    """What a preset says, but for what was given otherwise.
+    """The choices of a preset, overridden by those that were given.
 
     Raises:
         ConfigError: A name is unknown, or two are at odds; code `"child-option"`.

@@ -1,4 +1,4 @@
-"""What developers see of failures: log records, trimmed tracebacks, and calls that were not awaited."""
+"""Diagnostics for developers: log records, trimmed tracebacks, and calls that were not awaited."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ Area: TypeAlias = Literal[
 
 
 class Where(NamedTuple):
-    """Which attempt of which step of which run a record is about.
+    """The run, the step and the attempt of a log record.
 
     Attributes:
         run: The run's id; empty when the record belongs to no run.
@@ -333,7 +333,7 @@ class LostCalls:
         self._open.add(call)
 
     def lose(self, what: str, place: str) -> None:
-        """What a call gave is not there any more, and was not awaited."""
+        """Report a coroutine that was collected without being awaited."""
         self._lost[place] = what
 
     def refuse(self, owner: object) -> None:

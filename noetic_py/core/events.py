@@ -359,7 +359,7 @@ class BudgetWarning(Event):
 
 @frozen(eq=False)
 class Emitted(Event):
-    """What a step sent with `ctx.emit(...)`."""
+    """An event that a step sent with `ctx.emit(...)`."""
 
     event: object = field()
 

@@ -1,4 +1,4 @@
-"""What a conversation is made of: messages, function calls and their outputs, reasoning, and types of your own.
+"""The items of a conversation: messages, function calls and their outputs, reasoning, and your own types.
 
 Items are frozen values. Their shapes follow the OpenResponses specification in snake_case; the exact wire names are the
 codec's business. An item that the library does not know is kept whole, as [`Opaque`][noetic_py.core.items.Opaque].
@@ -26,7 +26,7 @@ from noetic_py.core.types import Version, version_order
 from noetic_py.errors import ConfigError
 
 JsonValue = TypeAliasType("JsonValue", "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None")
-"""What JSON can say."""
+"""A JSON value."""
 
 Role: TypeAlias = Literal["user", "assistant", "system", "developer"]
 """The author of a message."""
@@ -204,7 +204,7 @@ def _join(content: Iterable[ContentPart]) -> str:
 
 @frozen(kw_only=True)
 class ItemBase:
-    """What every item has."""
+    """The fields of every item."""
 
     __noetic_shared__: ClassVar[bool] = True
 
@@ -382,7 +382,7 @@ def _argument_text(arguments: Mapping[str, object]) -> str:
 
 @frozen(kw_only=True, init=False)
 class FunctionCallOutput(ItemBase):
-    """What came of a function call.
+    """The output of a function call.
 
     Args:
         call_id: The call's `call_id`.
@@ -439,7 +439,7 @@ _set_output_final = _setter(FunctionCallOutput, "final")
 
 @frozen(kw_only=True, init=False)
 class Reasoning(ItemBase):
-    """What the model thought on its way.
+    """The reasoning of the model.
 
     Args:
         content: The reasoning itself, where the provider shows it.
@@ -733,4 +733,4 @@ Item: TypeAlias = Message | FunctionCall | FunctionCallOutput | Reasoning | Exte
 """Whatever a log can hold."""
 
 ModelInput: TypeAlias = str | Message | Sequence[Item] | None
-"""What a model step takes: text becomes a user message, `None` goes on from the log."""
+"""The input of a model step: text becomes a user message; `None` continues from the log."""

@@ -1,4 +1,4 @@
-"""What a kind of step is, and a step as the journal knows it."""
+"""Kinds of steps, and steps as recorded in the journal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from noetic_py.journal.values import Change, LayerDeltas, Path
 
 @frozen
 class Shared:
-    """What of its parent's a step's child works on: the conversation, the state, both or neither."""
+    """The parts of its parent that a child works on: the conversation, the state, both or neither."""
 
     items: bool
     state: bool

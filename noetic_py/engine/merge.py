@@ -18,7 +18,7 @@ CONFLICT = "state-conflict"
 """The code of the error of two writers whose changes nothing joins."""
 
 Written = Sequence[tuple[str, ContextScope]]
-"""What paths have written, by their names, in their order."""
+"""The changes of parallel paths, by their names and in their order."""
 
 
 def join_states(target: object, paths: Written, path: tuple[str, ...]) -> None:

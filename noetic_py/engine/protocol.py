@@ -1,4 +1,4 @@
-"""What a run asks of the parts of the engine that stand above it."""
+"""The protocol from a run to the higher parts of the engine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Interpreter(Protocol):
-    """What interprets the steps of a run: bodies reach it through their context; what starts a run hands it over."""
+    """Interprets the steps of a run. Bodies reach it through their context; the starter of a run passes it in."""
 
     kinds: Kinds
 

@@ -168,7 +168,7 @@ def record_failure(span: Span, error: BaseException | None, message: str) -> Non
 
 
 def counter_of(model: Model) -> TokenCounter:
-    """What counts tokens for a model."""
+    """The token counter of a model."""
     encoding = profile_of(model).encoding
     return counter_for(model.name) if encoding is None else counter_of_encoding(encoding)
 
@@ -448,7 +448,7 @@ class ProviderCall:
         return Usage(tokens or NO_USAGE, cost)
 
     def _cut_off(self) -> Usage:
-        """What a call that never ended has used at the least: the request, and what was heard."""
+        """The minimum usage of a call that never ended: the request, and the received part."""
         text = "" if self._events is None else "".join(self._heard)
         written = counter_of(self._model).count_text(text).value if text else 0
         tokens = TokenUsage(self._read, written)

@@ -53,7 +53,7 @@ from noetic_py.steps.spawn import MemorySpec
 
 @frozen(eq=False)
 class RunPlan:
-    """What a run is asked to do."""
+    """The options of a run's execution."""
 
     step: AnyStep
     value: Any

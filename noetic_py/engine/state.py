@@ -101,7 +101,7 @@ MAX_ITERATIONS = 50_000
 
 
 class RunLimits:
-    """What a run and all runs that its steps have started use up together.
+    """The limits that a run shares with all runs that its steps start.
 
     Attributes:
         children: Spawns and started runs in flight.
@@ -145,7 +145,7 @@ StartDetached: TypeAlias = "Callable[[Run, AnyStep, object, DetachOptions, str |
 
 
 class Resources:
-    """What a harness lends to its runs."""
+    """The resources that a harness gives to its runs."""
 
     __slots__ = (
         "_storage",
@@ -442,7 +442,7 @@ class Run:
 
 @frozen
 class RecordedUsage:
-    """What one recorded attempt of a step has used, children apart.
+    """The usage of one recorded attempt of a step, without its children.
 
     Attributes:
         path: The step.
@@ -569,7 +569,7 @@ class Execution:
         return self.run.turns
 
     def remaining(self, ctx: AnyContext, /) -> Remaining:
-        """What the leases in force for a step still allow."""
+        """The remaining budget of a step."""
         used = {**self.whole.lease.used(), "seconds": self.elapsed, "depth": self.depth}
         return frame_around(ctx).lease.remaining(self.run.runtime.monotonic(), self.depth, used)
 
@@ -588,7 +588,7 @@ class Execution:
 
     @property
     def attrs(self) -> Attributes:
-        """What the parts of the run hand to each other."""
+        """Attributes that all parts of the run share."""
         return self.run.attrs
 
     @property

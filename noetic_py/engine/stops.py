@@ -54,7 +54,7 @@ class Asked:
 
     @property
     def rule(self) -> StopRule:
-        """What a stop of its kind does."""
+        """The rule of its kind."""
         return STOPS[self.kind]
 
 
@@ -102,7 +102,7 @@ def _fits(value: object, kind: object) -> bool:
 
 
 def _adapter(kind: Any) -> Any:
-    """What checks values of a type; `None` where nothing is known of it."""
+    """The validator of a type; `None` if the type is unknown."""
     from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
 
     if kind is object or kind is Any:
@@ -202,7 +202,7 @@ def asked_again(root: Node | None, run: Run, flow: AnyStep | None) -> Control | 
 
 
 def control_of(asked: Asked, flow: AnyStep | None, codec: Codec) -> Control:
-    """What stops a run, or work beside its flow.
+    """The stop of a run or of detached work.
 
     Raises:
         ConfigError: The value is not of the flow's type; code `"complete"`.

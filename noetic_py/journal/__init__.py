@@ -1,1 +1,1 @@
-"""What is stored of a run: records, their bytes, and how changes of state are written."""
+"""The stored form of a run: records, their bytes, and changes of state."""

@@ -1,4 +1,4 @@
-"""What the engine stores as values of decisions, and as outputs of its own steps, and the checks of both."""
+"""The stored values of decisions and of outputs of the engine's own steps, and their checks."""
 
 from __future__ import annotations
 

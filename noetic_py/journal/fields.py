@@ -48,7 +48,7 @@ def _same(value: object, _: Codec) -> object:
 
 @frozen(eq=False)
 class ValueKind:
-    """What a field can hold, and how that is stored.
+    """A kind of field: its values and their stored form.
 
     Attributes:
         expected: What it can hold, in words, for errors.

@@ -101,7 +101,7 @@ class Base:
 
 @define(eq=False)
 class Opening:
-    """What else a durable run needs to begin again in another process.
+    """Further data that a durable run needs to start again in another process.
 
     Attributes:
         fingerprint: The flow's.
@@ -319,7 +319,7 @@ class StepStopped:
 
 @define(eq=False)
 class Decision:
-    """What a function decided for a composite: a route, a verdict's feedback, names of dynamic paths, a next input."""
+    """A decision of a function for a composite: a route, a verdict's feedback, names of dynamic paths, a next input."""
 
     path: Annotated[values.Path, ANYWHERE]
     key: Annotated[str, values.TEXT]
@@ -433,7 +433,7 @@ class Pending:
 
 @define(eq=False)
 class Answered:
-    """What a step waits for was answered.
+    """A request was answered.
 
     Attributes:
         path: The step.

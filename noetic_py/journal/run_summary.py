@@ -1,4 +1,4 @@
-"""What is known of a stored run without the code of its flow: its summary, its records, and the plan of a resume."""
+"""A stored run without the code of its flow: its summary, its records, and the plan of a resume."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class PlannedStep:
 
 @frozen
 class ResumePlan:
-    """What going on with a run would do.
+    """The plan of a resume.
 
     Attributes:
         run_id: The run.

@@ -72,7 +72,7 @@ class StoredState:
 
 @define(eq=False)
 class StoredConversation:
-    """What a session's stream comes to at a position.
+    """The state of a session's stream at a position.
 
     Attributes:
         position: How many records that takes.
@@ -213,7 +213,7 @@ async def read_conversation(
     known: StoredConversation | None = None,
     upto: int | None = None,
 ) -> StoredConversation:
-    """What a session's stream holds.
+    """The contents of a session's stream.
 
     Args:
         backend: Where it is.

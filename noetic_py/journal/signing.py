@@ -175,7 +175,7 @@ class TransformChain:
         return found
 
     def about_end(self, name: str, position: int, finding: Finding) -> RecordCheck:
-        """What a transform says of the end of a journal."""
+        """The check of a transform on the end of a journal."""
         return RecordCheck(name, position, None, (), finding.verdict, finding.reason, finding.by)
 
     def check_last(self, seen: StoredEnd, digest: bytes) -> Iterator[RecordCheck]:

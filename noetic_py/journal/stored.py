@@ -1,4 +1,4 @@
-"""What a backend stores, as values: records, transactions, leases, heads and entries of runs."""
+"""The values that a backend stores: records, transactions, leases, heads and entries of runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Record:
 
 @frozen
 class Transaction:
-    """What [`append`][noetic_py.checkpoints.CheckpointBackend.append] takes, as a value.
+    """The arguments of [`append`][noetic_py.checkpoints.CheckpointBackend.append] as a value.
 
     Attributes:
         run_id: The run.
@@ -107,7 +107,7 @@ class RunEntry:
 
     @classmethod
     def damaged(cls, run_id: object, cursor: int, problem: str) -> RunEntry:
-        """What a list says of a run whose entry cannot be read: the others are listed all the same.
+        """The list entry of a run that cannot be read; other runs are still listed.
 
         Args:
             run_id: The id as far as it is known.

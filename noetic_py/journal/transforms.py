@@ -216,7 +216,7 @@ class JournalEnd:
 
 @frozen
 class Finding:
-    """What a transform found.
+    """The finding of a transform.
 
     Attributes:
         verdict: How it stands.
@@ -283,7 +283,7 @@ class RecordTransform:
 
 @frozen
 class RecordCheck:
-    """What a transform says of one record, or of the end of the journal.
+    """The check of a transform on one record, or on the end of the journal.
 
     Attributes:
         transform: Its name.
@@ -376,7 +376,7 @@ class Anchor:
 
 @frozen
 class VerificationReport:
-    """What the transforms of a harness say of a run.
+    """The report of the transforms of a harness on a run.
 
     Attributes:
         run_id: The run.
@@ -395,5 +395,5 @@ class VerificationReport:
 
     @property
     def problems(self) -> Sequence[RecordCheck]:
-        """What is not verified, in the order of the journal."""
+        """The checks that are not verified, in the order of the journal."""
         return [check for check in self.checks if check.verdict != "verified"]

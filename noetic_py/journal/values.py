@@ -1,4 +1,4 @@
-"""What fields of records can hold: how each kind of value is stored, checked and read, and deltas of state."""
+"""The kinds of values in records: how each is stored, checked and read; and deltas of state."""
 
 from __future__ import annotations
 

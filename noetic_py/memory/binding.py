@@ -1,4 +1,4 @@
-"""What a layer's handle stands on: its own value, or the state of a run, or a draft of that while a function works."""
+"""The state behind a layer's handle: its own value, the state of a run, or a draft while a function works."""
 
 from __future__ import annotations
 

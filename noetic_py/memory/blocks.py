@@ -1,4 +1,4 @@
-"""What a layer recalled, as items that a model takes for data and for nothing else.
+"""Recalled text as items that a model reads as data only.
 
 Recalled text may come from any source: last week's output of a tool, a page, another user. So each item made here
 is a message of the developer or the user whose text stands inside `<memory layer="...">`, with every character escaped
@@ -52,7 +52,7 @@ _WORD: Final = 24
 
 @frozen
 class LayerBlock:
-    """What one layer recalled for one model call.
+    """The recall of one layer for one model call.
 
     Attributes:
         layer: The layer's id.
@@ -113,7 +113,7 @@ def made_id(*parts: str) -> str:
 
 
 def as_items(layer: str, content: str | Sequence[Item] | None) -> tuple[Item, ...]:
-    """What a layer recalled as items for the model, each of them marked with the layer it comes from.
+    """The recall of a layer as items for the model, each marked with its layer.
 
     Text becomes one message of the developer. Messages of the user and the developer keep their role, their images and
     their files; everything else becomes text that quotes it.

@@ -1,4 +1,4 @@
-"""What is wrong with a bundle, found when a harness is built."""
+"""Checks of a memory bundle when a harness is built."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ MADE_BY_LAYERS = "history"
 
 
 def narrowed(projected: Sequence[Item], history: Sequence[Item], tail: int) -> Sequence[Item]:
-    """What the layers show of the conversation before its tail.
+    """The part of the conversation before its tail that the layers show.
 
     Args:
         projected: The history as the layers hand it on, with the tail or without it.
@@ -168,11 +168,11 @@ class Anchors:
 
     @property
     def pins(self) -> Sequence[Pin]:
-        """What is pinned, in its order."""
+        """The pinned blocks in order."""
         return tuple(self._pins.values())
 
     def pin_of(self, layer: str) -> Pin | None:
-        """What is pinned of a layer."""
+        """The pinned block of a layer."""
         return self._pins.get(layer)
 
     @property
@@ -287,7 +287,7 @@ class HistoryIndex:
 
     @property
     def tokens(self) -> int:
-        """What the whole conversation takes."""
+        """The tokens of the whole conversation."""
         return self._sums[self._size]
 
     def fork(self) -> Self:
@@ -381,7 +381,7 @@ class HistoryIndex:
     # -- asking
 
     def tokens_from(self, start: int, stop: int | None = None) -> int:
-        """What the items from `start` to `stop`, or to the end, take."""
+        """The tokens of the items from `start` to `stop`, or to the end."""
         return self._sums[self._size if stop is None else stop] - self._sums[start]
 
     @property

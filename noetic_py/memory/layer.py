@@ -90,7 +90,7 @@ S = TypeVar("S")
 
 @frozen
 class Recall:
-    """What a layer recalls, with its own count of the tokens.
+    """The recall of a layer, with its own token count.
 
     Attributes:
         content: A text, or messages of role `"user"` or `"developer"`.
@@ -103,7 +103,7 @@ class Recall:
 
 @frozen
 class AppendedItems:
-    """What `on_item_append` makes of new items, when some recall is out of date by them.
+    """Returned by `on_item_append` when new items make a recall out of date.
 
     Attributes:
         items: The items to append.
@@ -149,7 +149,7 @@ class NeedsApproval:
 
 @frozen
 class Seed(Generic[S]):
-    """What a child begins with.
+    """The initial state of a layer in a child.
 
     Attributes:
         state: The layer's state in the child.
@@ -215,7 +215,7 @@ class LayerBase(Generic[LayerStateT]):
 
     @property
     def binding(self) -> Binding:
-        """What the handle stands on; for the library's own use."""
+        """The state behind the handle; internal."""
         found: Binding | None = self.__dict__.get("_binding")
         if found is None:
             layer: Any = self
@@ -395,7 +395,7 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
         return made
 
     def migrate(self, state: Any, version: Any) -> Any:
-        """What a state that was stored with an older `schema_version` is in the form of this one.
+        """Convert a state that was stored with an older `schema_version`.
 
         It is asked for what the store holds, and for each change in the journal of a run that goes on: so it only looks
         at what it is given.
@@ -470,7 +470,7 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
         return None
 
     def injected(self) -> object:
-        """What a parameter of a tool gets that asks for the layer: the layer itself, or what can only be read."""
+        """The value for a tool's parameter of the layer's type: the layer, or a read-only view."""
         return self
 
     # -- hooks: what a subclass does not override is not called
@@ -492,7 +492,7 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
         return None
 
     async def render_delta(self, before: Sequence[Item], now: Sequence[Item]) -> str | Sequence[Item] | None:
-        """What was recalled is another now, and the model still sees what it was: how to tell it the difference."""
+        """Describe a changed recall to the model, which still sees the earlier one."""
         return None
 
     async def project_history(self, items: Sequence[Item]) -> Sequence[Item]:

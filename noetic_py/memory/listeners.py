@@ -371,7 +371,7 @@ def _filled(injected: tuple[Injected, ...], layer: Any) -> dict[str, object]:
 
 
 class Attach(Generic[E]):
-    """What `on(...)` returns: makes a listener of a function, and attaches it."""
+    """The decorator that `on(...)` returns: it makes a listener of a function and attaches it."""
 
     __slots__ = ("_attach", "_options")
 

@@ -67,7 +67,7 @@ class Parts:
 
     @property
     def behind(self) -> Sequence[Part]:
-        """What stands between history and tail."""
+        """The part between history and tail."""
         return [*self.lives, *self.supersedes]
 
 

@@ -33,7 +33,7 @@ def _schemas(head: RequestHead) -> int:
 
 @frozen(eq=False)
 class RequestHead:
-    """What stands around the conversation in a request, counted once.
+    """The fixed parts around the conversation in a request, counted once.
 
     Args:
         counter: What counts tokens for the model.
@@ -69,7 +69,7 @@ class RequestHead:
         return None if self.window is None else self.window - self.reserved - self.system - self.schemas
 
     def moved_from(self, other: RequestHead) -> str | None:
-        """What makes the start of a request another one than that of `other`."""
+        """The difference between the start of this request and that of `other`."""
         if self is other:
             return None
         if self.model != other.model or self.counter is not other.counter:
@@ -88,7 +88,7 @@ _LAYERS_PERCENT: Final = 60
 
 @frozen
 class Demand:
-    """What a layer asks for.
+    """The demand of a layer.
 
     Args:
         layer: The layer's id.
@@ -160,7 +160,7 @@ def allocate(pool: int, demands: Sequence[Demand]) -> Allocation:
 
 
 def allocate_unknown(demands: Sequence[Demand]) -> Allocation:
-    """What each part may use when the window is not known: each layer its maximum, the history all it has.
+    """The allocation without a known window: each layer its maximum, the history all of it.
 
     A layer without a maximum gets 4096 tokens, or its minimum if that is more.
     """
@@ -208,7 +208,7 @@ class _ViewHistory:
 
 @frozen
 class _ShownView:
-    """What has to be remembered of a view, to know what the next one moves."""
+    """The data of a view that are needed to compare the next one with it."""
 
     head: RequestHead
     anchors: Sequence[Part]

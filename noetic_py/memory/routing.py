@@ -1,4 +1,4 @@
-"""What a run does with entries and layers on its own: it keeps what is returned, and fills what is asked for."""
+"""Routes returned entries to layers, and injects layers into parameters."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def unrouted(values: Sequence[object]) -> list[object]:
 
 
 def receipt(value: object) -> str:
-    """What the model is told of entries that were kept: where they are."""
+    """The text that tells the model where entries were stored."""
     kept = [entry for entry in _entries(value) if entry.id is not None]
     if not kept:
         return "Noted."

@@ -1,4 +1,4 @@
-"""Whose memory it is: scopes, slots, and the part of the store that a layer can reach."""
+"""Scopes of memory: owners, slots, and the part of the store that a layer can reach."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Slot(IntEnum):
 
 @frozen
 class Owner:
-    """Whose memory it is. These are data, and stay apart: a store keeps each in a column of its own.
+    """The owner of memory. Its parts are data, and stay apart: a store keeps each in a column of its own.
 
     Attributes:
         scope: Which runs share it.
@@ -61,7 +61,7 @@ class Owner:
 
 
 def owner_of(scope: Scope, *, layer: str, thread_id: str, user_id: str | None) -> str:
-    """Whose state a scope means in a run; empty for what is global.
+    """The owner that a scope means in a run; empty for global state.
 
     Raises:
         ConfigError: The scope is a person's, and the run has no `user_id`; code `"layer-scope"`.

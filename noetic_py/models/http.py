@@ -1,4 +1,4 @@
-"""What providers of models need around an HTTP client: clients for each event loop, limits on bodies, waits.
+"""Helpers for providers' HTTP clients: clients for each event loop, limits on bodies, waits.
 
 For clients of httpx2, and of httpx, which has the same hooks. This module imports neither: it is handed their objects.
 
@@ -52,7 +52,7 @@ _active: ContextVar[ReceivedBytes | None] = ContextVar("noetic_py_limited_bodies
 
 
 class ReceivedBytes:
-    """What has come of the answer to a request that was made inside of `limited`.
+    """The received answer to a request made inside `limited`.
 
     An SDK's stream hides the bytes, and the signs of life between its events. So `next_of` watches them.
     """

@@ -199,7 +199,7 @@ def check_real_model(name: str) -> None:
 
 
 class Calls(Protocol):
-    """What a run does for the wrappers it asks."""
+    """The protocol from model wrappers to the run."""
 
     @property
     def runtime(self) -> Runtime:
@@ -329,7 +329,7 @@ class ModelRequest:
 
 @frozen
 class ModelResponse:
-    """What one call gave.
+    """The response of one call.
 
     Attributes:
         items: Messages, reasoning and function calls, in the model's order.
@@ -381,7 +381,7 @@ class ItemDone:
 
 
 ModelEvent: TypeAlias = TextPart | ReasoningPart | ToolCallPart | ItemDone
-"""What a stream of an answer is made of."""
+"""The events of a streamed answer."""
 
 
 class ModelStream(Protocol):
@@ -415,7 +415,7 @@ class Model(Protocol):
 
 @frozen
 class ModelProfile:
-    """What a model says of itself; `None` where it does not know.
+    """The properties of a model; `None` where unknown.
 
     Attributes:
         context_window: Tokens that request and answer may have together.
@@ -574,7 +574,7 @@ def _at(rates: Mapping[str, Any], start: int | None) -> dict[str, Any]:
 
 
 def profile_of(model: Model) -> ModelProfile:
-    """What the model says of itself, empty when it says nothing."""
+    """The properties of the model, empty if it has none."""
     # Not by isinstance with the protocol: that walks its attributes, and this is asked for every call.
     profile = getattr(model, "profile", None)
     return profile if isinstance(profile, ModelProfile) else _NONE

@@ -46,7 +46,7 @@ class AnswerReading(ABC):
 
     @abstractmethod
     def feed(self, event: Mapping[str, object]) -> Iterable[ModelEvent]:
-        """What one event of the provider means; sets `complete` when it is the last.
+        """Handle one event of the provider; sets `complete` on the last.
 
         Raises:
             ProviderError: The event is an error.
@@ -55,7 +55,7 @@ class AnswerReading(ABC):
 
     @abstractmethod
     def end(self) -> Iterable[ModelEvent]:
-        """What the end of the stream means, for streams without a last event of their own.
+        """Handle the end of a stream that has no last event.
 
         Raises:
             Malformed: The answer is not complete.

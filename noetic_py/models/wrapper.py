@@ -31,7 +31,7 @@ from noetic_py.models.model import (
 )
 
 Part: TypeAlias = ModelEvent | ModelResponse
-"""What comes in with an answer: its events, and then the whole."""
+"""An incoming answer: its events, then the whole response."""
 
 
 class ModelWrapper:
@@ -66,7 +66,7 @@ class ModelWrapper:
 
     @property
     def profile(self) -> ModelProfile:
-        """What is known of the model behind; nothing as long as it is only a name."""
+        """The properties of the wrapped model; empty while it is only a name."""
         return ModelProfile() if isinstance(self.model, str) else profile_of(self.model)
 
     def respond(self, request: ModelRequest, /) -> AbstractAsyncContextManager[ModelStream]:
@@ -601,7 +601,7 @@ class FallbackModel(ModelWrapper):
 
     @property
     def profile(self) -> ModelProfile:
-        """What holds for all models: the smallest window, and price and tokenizer where they have the same."""
+        """The common properties of all models: the smallest window, and an equal price or tokenizer."""
         profiles = [ModelProfile() if isinstance(model, str) else profile_of(model) for model in self.models]
         return ModelProfile(
             context_window=_least(profile.context_window for profile in profiles),

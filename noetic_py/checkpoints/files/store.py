@@ -1,4 +1,4 @@
-"""What reads and writes the folder of a file store, in one thread, locked against other processes."""
+"""Reads and writes the folder of a file store, in one thread, locked against other processes."""
 
 from __future__ import annotations
 

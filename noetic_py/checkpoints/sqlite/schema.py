@@ -75,7 +75,7 @@ def is_busy(error: Exception) -> bool:
 
 
 def is_worth_retrying(error: Exception) -> bool:
-    """Whether what was lost together may succeed one by one: it was certainly not taken, and waiting did not fail."""
+    """Whether a failed group may be retried one by one: it was certainly not committed, and no wait failed."""
     return code_of(error) not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
@@ -312,7 +312,7 @@ class OpenFile:
 
 
 def inode_of(path: str) -> tuple[int, int] | None:
-    """Which file is there, `None` for none that can be looked at."""
+    """The identity of the file, `None` if it cannot be read."""
     try:
         status = os.stat(path)  # noqa: PTH116  # before every commit, so without a path's detour
     except OSError:

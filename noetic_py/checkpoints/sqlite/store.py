@@ -1,4 +1,4 @@
-"""What reads and writes the SQLite file, on one connection in one thread."""
+"""Reads and writes the SQLite file, on one connection in one thread."""
 
 from __future__ import annotations
 

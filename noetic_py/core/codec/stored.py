@@ -250,7 +250,7 @@ class Codec:
 
 
 def unreadable(error: CodecError) -> CodecError:
-    """What is wrong with a value that could be stored, and not be read back for this reason."""
+    """The error for a value that could be stored but not read back."""
     return CodecError(
         f"the value could be stored, but not be read back: {error.message.removeprefix(f'{error.where}: ')}",
         where=error.where,

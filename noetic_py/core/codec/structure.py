@@ -199,7 +199,7 @@ def check_nesting(value: object, nesting: int = MAX_NESTING) -> None:
 
 
 def kind_name(value: object) -> str:
-    """What a value is, in a message."""
+    """The description of a value in a message."""
     return "null" if value is None else type(value).__name__
 
 
@@ -351,7 +351,7 @@ class Structurer:
     # ------------------------------------------------------------------------------------------------ hooks
 
     def _hook(self, kind: object) -> Hook | None:
-        """What makes a `kind` here; `None` leaves it to cattrs."""
+        """The function that structures a `kind`; `None` leaves it to cattrs."""
         try:
             if kind not in self._hooks:
                 self._hooks[kind] = self._find(kind)

@@ -1,4 +1,4 @@
-"""What the journal says of work beside the flow when it starts: the step's id, its input, its state and its budget."""
+"""The record of a detached start: the step's id, its input, its state and its budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What going on with a run would do, read from its journal and the flow's declaration; nothing is run."""
+"""Plans a resume from the journal and the flow's declaration; nothing is run."""
 
 from __future__ import annotations
 

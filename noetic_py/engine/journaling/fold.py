@@ -36,7 +36,7 @@ OPEN, CLOSE = "memory[open]", "memory[close]"
 
 
 def tree(journal: Sequence[JournalRecord], kinds: Kinds, below: Path = ()) -> Node:
-    """What the journal says of the steps below a path.
+    """The recorded steps below a path.
 
     Raises:
         CodecError: A record names a kind of step that there is not.

@@ -1,4 +1,4 @@
-"""What the journal of a durable run says of a step before its body starts, also when older code has written it."""
+"""Replay: looks a step up in the journal of a durable run before its body starts, and migrates older records."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _revise_layers(records: list[JournalRecord], revised: StateRevised) -> None:
 def migrated(
     records: list[JournalRecord], kinds: Kinds, kind: type[object] | None, codec: Codec
 ) -> StateRevised | None:
-    """What a newer version of the state's type makes of a journal; `None` when it is of this version.
+    """The journal migrated to the current version of the state's type; `None` if it has that version.
 
     Raises:
         CodecError: The type is older than what is stored, or its `migrate` failed.
@@ -218,7 +218,7 @@ def _ending_with(
 
 
 def opening_of(records: Iterable[JournalRecord]) -> Opening:
-    """What a run began with.
+    """The input and state that a run began with.
 
     Raises:
         CodecError: The journal does not say.

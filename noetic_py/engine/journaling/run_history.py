@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 def open_requests(journal: Sequence[JournalRecord], kinds: Kinds) -> dict[int, Pending]:
-    """What a run waits for, by the position of its record, in the order of the layout."""
+    """The open requests of a run by the positions of their records, in the order of the layout."""
     return dict(sorted(((position, record) for record, position in _open(tree(journal, kinds))), key=_place))
 
 
@@ -64,7 +64,7 @@ def _place(found: tuple[int, Pending]) -> list[tuple[int, str]]:
 
 
 async def waiting(backend: CheckpointBackend, run_id: str, position: int) -> list[PendingRequest]:
-    """What a suspended run waits for, without reading more of its journal than that.
+    """The open requests of a suspended run, without reading the whole journal.
 
     Args:
         backend: Where it is kept.
@@ -110,7 +110,7 @@ def _open(node: Node) -> Iterator[tuple[Pending, int]]:
 
 
 def summary_of(requests: Sequence[Pending]) -> str:
-    """What a run waits for, in a line."""
+    """The open requests of a run as one line."""
     each = [f"{record.kind} of {record.tool or 'ask'} at {'/'.join(record.path)}" for record in requests]
     if not each:
         return "everything that it has waited for was answered"
@@ -236,7 +236,7 @@ PAGE = 1000
 
 @frozen(eq=False)
 class RunHistory:
-    """What a journal says.
+    """The contents of a journal.
 
     Attributes:
         started: Its head.
@@ -356,7 +356,7 @@ def _iterations(records: Sequence[JournalRecord], kinds: Kinds) -> int:
 
 
 def _recorded_usage(records: Sequence[JournalRecord], kinds: Kinds, steps: Begun) -> list[RecordedUsage]:
-    """What every attempt has used: finished, failed, stopped and discarded ones, each once; `steps` counts them."""
+    """The usage of every attempt (finished, failed, stopped, discarded), each once; `steps` counts them."""
     begun: dict[Path, list[CallStarted]] = {}
     named = (StepOpened, StepFinished, AttemptFailed, StepStopped)
     spawns = {record.path for record in records if isinstance(record, named) and kinds[record.kind].execution}
@@ -418,7 +418,7 @@ def _stops(records: Sequence[JournalRecord]) -> list[Control]:
 
 
 def _once(records: Sequence[JournalRecord]) -> dict[Path, Intent | StepFinished | AttemptFailed]:
-    """What is known of the steps that may run only once."""
+    """The known outcomes of steps that may run only once."""
     found: dict[Path, Intent | StepFinished | AttemptFailed] = {}
     for record in records:
         if isinstance(record, Intent):

@@ -28,7 +28,7 @@ from noetic_py.errors import ChannelTimeout, ConcurrentStepCall, ConfigError, No
 
 @frozen(eq=False)
 class Put:
-    """What a send is asked to do."""
+    """The arguments of a send."""
 
     channel: AnyChannel
     value: Any

@@ -1,4 +1,4 @@
-"""What sequences, branches and sections do."""
+"""Runs sequences, branches and parallel sections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a chain of handoffs does: one step after the other, each in the chain's own frame, so that none is nested."""
+"""Runs a chain of handoffs: one step after the other in the chain's frame, without nesting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `loop` and `every` do: rounds until a condition holds, and a step at its times."""
+"""Runs `loop` and `every`: rounds until a condition holds, and a step at set times."""
 
 from __future__ import annotations
 

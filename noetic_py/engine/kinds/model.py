@@ -69,7 +69,7 @@ ANSWER: AnyStep = Step(id="answer", kind="answer")
 
 @frozen(eq=False)
 class RoundRequest:
-    """What one model round asks for.
+    """The request of one model round.
 
     Attributes:
         model: The model to call.

@@ -1,4 +1,4 @@
-"""What a spawn does: an execution of its own below a step."""
+"""Runs a spawn: an execution of its own below a step."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from noetic_py.journal.records import Answered, Pending
 
 @frozen(eq=False)
 class Request:
-    """What a step is about to ask.
+    """A request that a step is about to make.
 
     Attributes:
         kind: What it waits for.

@@ -1,4 +1,4 @@
-"""What a tool call does, whether a model or a step makes it, and how it is approved."""
+"""Runs tool calls of models and steps, and their approval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done for the layers of one execution: their part of the store, what is mirrored there, their own steps."""
+"""The stored state of one execution's layers: loading, mirroring, and their own steps."""
 
 from __future__ import annotations
 

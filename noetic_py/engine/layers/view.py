@@ -1,4 +1,4 @@
-"""What the model is shown in a run with layers: their recall is asked for, and the projector puts it together."""
+"""Builds model requests in a run with layers: calls their recall and the projector."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _query(history: ItemView) -> str:
 
 
 async def _block(frame: Frame, layer: AnyLayer, query: str, shares: Allocation) -> LayerBlock | None:
-    """What a layer recalls; `None` when it could not."""
+    """The recall of a layer; `None` if it failed."""
     share, kept = shares.layers[layer.id], frame.x.layer_store.recalled
     before = frame.scope.layer_states[layer.id]
     if layer.recall_mode == "eventual" and layer.id in kept:

@@ -1,4 +1,4 @@
-"""What the layers of the library share: checks of settings, refusals, changes of children, text within a budget."""
+"""Helpers of the built-in layers: checks of settings, refusals, changes of children, text within a budget."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from noetic_py.memory.layer import AnyLayer, Returned
 
 MergeMode = Literal["merge", "ignore"]
-"""What a layer takes of a child that has succeeded: what the child has changed, or nothing."""
+"""Which changes a layer takes over from a child that succeeded."""
 
 V = TypeVar("V")
 

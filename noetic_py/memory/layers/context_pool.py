@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class CatalogueView(Protocol[T_co]):
-    """What can be read of a pool; a tool's parameter of this type gets the run's pool."""
+    """A read-only view of a pool; a tool's parameter of this type gets the run's pool."""
 
     __noetic_layer__: ClassVar[bool] = True
 

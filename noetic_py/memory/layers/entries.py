@@ -1,4 +1,4 @@
-"""What queues and pools share: listeners, tags, branches, stored data, and how their state is read and replaced."""
+"""Base of queues and pools: listeners, tags, branches, stored data, and access to their state."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class _ReadOnly(Through):
 
 @frozen
 class _Dumped(Generic[T]):
-    """What `dump` gives."""
+    """The result of `dump`."""
 
     version: int
     limit: int | None

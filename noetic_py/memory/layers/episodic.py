@@ -84,7 +84,7 @@ class Episodic(MemoryLayer[dict[str, Episode]]):
 
     @property
     def episodes(self) -> Sequence[Episode]:
-        """What is remembered, the newest first."""
+        """The remembered entries, newest first."""
         return [self.state[key] for key in _newest_first(self.state)]
 
     @function

@@ -58,7 +58,7 @@ class FileRefused(LayerError):
 
 @frozen
 class Limits:
-    """What there may be below the root.
+    """Limits of the files below the root.
 
     Attributes:
         file_bytes: Bytes of one file.
@@ -129,7 +129,7 @@ class Sandbox:
 
     @contextmanager
     def _naming(self, path: str) -> Generator[None, None, None]:
-        """What the system says, as a refusal."""
+        """An error of the operating system as a refusal."""
         try:
             yield
         except FileNotFoundError:
@@ -477,7 +477,7 @@ class Filesystem(MemoryLayer[None]):
         return await _in_thread(lambda: self._found(text.casefold(), path))
 
     async def recall(self, query: str, budget: int) -> str:
-        """What files there are, as far as the budget has room for it."""
+        """The list of files, as far as the budget allows."""
         found = await _in_thread(lambda: self._sandbox.walk())
         if not found:
             return ""

@@ -19,7 +19,7 @@ from noetic_py.tools.permissions import PermissionAction, PermissionRule, decide
 
 @frozen
 class PermissionState:
-    """What was decided while conversations went on.
+    """Decisions made during conversations.
 
     Attributes:
         rules: Rules besides the layer's own.
@@ -80,7 +80,7 @@ class Permissions(MemoryLayer[PermissionState]):
 
     @property
     def mode(self) -> PermissionAction:
-        """What becomes of a call that no rule fits."""
+        """The action for a call that matches no rule."""
         return self.state.mode or self.otherwise
 
     def decide(self, call: FunctionCall) -> tuple[PermissionAction, PermissionRule | None]:

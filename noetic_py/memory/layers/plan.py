@@ -154,7 +154,7 @@ class Plan(MemoryLayer[dict[str, PlanItem]]):
         return plan
 
     async def on_return(self, child: Returned[dict[str, PlanItem]]) -> None:
-        """What the child has changed, where `children` says so."""
+        """The changes of the child, if `children` takes them over."""
         if self.children == "merge":
             plan = common.merged(self.state, child, child.state)
             self._check_count("on_return", len(plan))

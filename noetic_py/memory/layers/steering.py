@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from noetic_py.context.read import AnyReadContext
 
 Verdict: TypeAlias = bool | str | None
-"""What a check says: `True`, or a text that says why, when the rule is broken; `False`, `None` or `""` otherwise."""
+"""The result of a check: `True` or a text with the reason if the rule is broken; else `False`, `None` or `""`."""
 
 Subject: TypeAlias = FunctionCall | ModelResponse
 Check: TypeAlias = Callable[[Any, Any], Verdict | Awaitable[Verdict]]
@@ -34,7 +34,7 @@ JUDGE: Final = (
 
 
 class Judgement(TypedDict):
-    """What a model answers that is asked about a rule."""
+    """The answer of a model about a rule."""
 
     broken: bool
     reason: str
@@ -96,7 +96,7 @@ class Rule:
         return self.check
 
     def explanation(self, reason: str) -> str:
-        """What the model is told of a breach."""
+        """The message to the model about a breach."""
         if self.action == "guide":
             return " ".join(part for part in (reason, self.message) if part) or f"Keep to the rule {self.name!r}."
         why = f": {reason}" if reason else "."
@@ -200,7 +200,7 @@ class Steering(MemoryLayer[None]):
 
 
 def _shown(subject: Subject) -> str:
-    """What a judging model reads."""
+    """The text that a judging model reads."""
     if isinstance(subject, FunctionCall):
         return f"calls the tool {subject.name} with {subject.arguments}"
     lines = [f"says: {item.text}" for item in subject.items if isinstance(item, Message) and item.text]

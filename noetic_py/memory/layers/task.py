@@ -273,7 +273,7 @@ class TaskState(MemoryLayer[dict[str, JsonValue]], Generic[T]):
         return state
 
     async def on_return(self, child: Returned[dict[str, JsonValue]]) -> None:
-        """What the child has changed, as `children` says."""
+        """The changes of the child, as `children` says."""
         if self.children == "shallow":
             self._set("on_return", common.merged(self.state, child, child.state, deep=False))
         elif self.children == "namespaced":

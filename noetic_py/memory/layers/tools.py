@@ -76,7 +76,7 @@ class ToolMemory(MemoryLayer[dict[str, ToolUse]]):
 
     @property
     def calls(self) -> Sequence[ToolUse]:
-        """What is remembered, the newest first."""
+        """The remembered entries, newest first."""
         return _newest_first(self.state)
 
     async def after_tool_call(self, call: FunctionCall, output: FunctionCallOutput) -> FunctionCallOutput:

@@ -161,7 +161,7 @@ class Found:
 
 @frozen
 class VectorQuery:
-    """What is looked for.
+    """A search.
 
     Attributes:
         text: In words.

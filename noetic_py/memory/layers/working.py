@@ -19,7 +19,7 @@ ValueT = TypeVar("ValueT", default=Any)
 
 
 class Notes(MemoryLayer[dict[str, ValueT]]):
-    """What `WorkingMemory` and `NestedMemory` have in common; the settings are told of there."""
+    """Base of `WorkingMemory` and `NestedMemory`, which describe the settings."""
 
     schema: type[Any] | None = None
     children: common.MergeMode = "merge"
@@ -47,7 +47,7 @@ class Notes(MemoryLayer[dict[str, ValueT]]):
         return notes
 
     async def on_return(self, child: Returned[dict[str, ValueT]]) -> None:
-        """What the child has changed, where `children` says so."""
+        """The changes of the child, if `children` takes them over."""
         if self.children == "merge":
             self._put("update", common.merged(self.state, child, child.state))
 
