@@ -304,7 +304,9 @@ async def test_what_was_said_stays_when_the_run_is_stopped(store: Any, how: str)
         flow = call_model(timeout=0.01)
     async with chat, anyio.create_task_group() as group:
         group.start_soon(partial(session.run, flow, "hello", on_error="result"))
-        await model.asked.wait()
+        if how != "timeout":
+            # Where the machine is busy, that strikes before the model is asked.
+            await model.asked.wait()
         if how == "cancel":
             group.cancel_scope.cancel()
         elif how == "interrupt":
