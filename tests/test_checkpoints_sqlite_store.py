@@ -854,6 +854,8 @@ async def test_what_reads_in_a_group_sees_what_was_committed_before(tmp_path: Pa
         assert 50 < patience <= 60
         assert opening.count == 1
         group.close(last=False)
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            opening.process.store._execute("SELECT 1")
         assert group.patience() is None
         assert done(group, reads(head_of("a"))) == [Head(2, 0)]
         assert opening.count == 2
