@@ -23,7 +23,7 @@ from noetic_py.engine.journaling.fold import (
 )
 from noetic_py.engine.kind import BodySegment, Node
 from noetic_py.engine.kinds import KINDS
-from noetic_py.errors import BudgetExceeded, NoeticError, ParallelFailed, StepFailed, StepOutcomeUnknown
+from noetic_py.errors import BudgetExceeded, NoeticError, ParallelFailed, ReplayDiverged, StepFailed, StepOutcomeUnknown
 from noetic_py.journal.records import (
     Answered,
     AttemptFailed,
@@ -392,6 +392,16 @@ TREES: dict[str, tuple[list[JournalRecord], list[str]]] = {
             "    code f/c, done 5",
             "      '' 5",
         ],
+    ),
+    "what other code has not called stays as it is": (
+        [
+            opened("f"),
+            failed("f/handled", attempt=2),
+            failed("f", error=ReplayDiverged("is recorded", path=at("f/handled"))),
+            OVER,
+            opened("f", fence=2),
+        ],
+        ["run", "  code f, failed handled 1", "    (code f/handled, cause f/handled)"],
     ),
     "what a budget has ended goes on with the attempt that it was in": (
         [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from noetic_py import (
     InMemoryBackend,
     Memory,
     Message,
+    ReadContext,
     Retry,
     StateBag,
     Step,
@@ -25,7 +27,15 @@ from noetic_py import (
 )
 from noetic_py.core.codec import Codec
 from noetic_py.engine.journaling.replay import opening_of, version_of
-from noetic_py.journal.records import AttemptFailed, ResultDiscarded, RunEnded, StepFinished, dump_record
+from noetic_py.journal.records import (
+    AttemptFailed,
+    Intent,
+    JournalRecord,
+    ResultDiscarded,
+    RunEnded,
+    StepFinished,
+    dump_record,
+)
 from noetic_py.testing import FaultyBackend, assert_resumable_everywhere
 
 pytestmark = pytest.mark.anyio
@@ -155,7 +165,26 @@ async def test_a_step_that_may_run_only_once_and_has_failed_fails_again_in_the_n
     assert world.take() == ([] if killed else ["pay"])
 
 
+async def test_what_a_reconcile_says_of_the_outcome_comes_out_as_it_is() -> None:
+    async def look(x: int, ctx: ReadContext) -> int:
+        raise errors.StepOutcomeUnknown("the bank is closed")
+
+    @step(replay="once", reconcile=look, version="1")
+    async def pay(x: int) -> int:
+        return x
+
+    backend = await died(pay, lambda record: isinstance(record, Intent))
+    with pytest.raises(errors.StepOutcomeUnknown) as caught:
+        await harness(backend).resume("r", pay)
+    assert caught.value.message == "the bank is closed"
+
+
 # --------------------------------------------------------------------------------------------------------- other code
+
+
+def discarded(records: Sequence[JournalRecord]) -> list[tuple[str, ...]]:
+    """What counts no longer, because other code has run."""
+    return [record.path for record in records if isinstance(record, ResultDiscarded)]
 
 
 def within(made: Callable[[], AnyStep]) -> AnyStep:
@@ -178,8 +207,10 @@ async def test_a_step_of_another_kind_is_another_step(world: World) -> None:
         await harness(backend).resume("r", changed)
     assert caught.value.path == ("body", "row", "a")
     world.ran.clear()
-    assert (await harness(backend).resume("r", changed, on_diverge="adopt")).value == 3
-    assert world.take() == ["inner", "b"]
+    for began in (["inner", "b"], []):
+        result = await harness(backend).resume("r", changed, on_diverge="adopt")
+        assert (result.value, [item.text for item in result.items], world.take()) == (3, ["b"], began)
+    assert discarded(await harness(backend).runs.journal("r")) == [("body", "row", "a")]
 
 
 @pytest.mark.parametrize("on_diverge", ["adopt", "pin"])
@@ -190,8 +221,29 @@ async def test_what_a_body_does_not_call_any_more_is_discarded(on_diverge: str, 
     assert caught.value.path == ("body", "b")
     result = await harness(backend).resume("r", world.calling("a"), on_diverge=on_diverge)
     assert [item.text for item in result.items] == ["a"]
-    records = await harness(backend).runs.journal("r")
-    assert [each.path for each in records if isinstance(each, ResultDiscarded)] == [("body", "b")]
+    assert discarded(await harness(backend).runs.journal("r")) == [("body", "b")]
+
+
+async def test_a_failure_that_was_handled_is_called_again_too(world: World) -> None:
+    world.broken = {"bad"}
+
+    def body(*names: str) -> AnyStep:
+        @step(id="body", version="1")
+        async def body(x: int, ctx: Ctx) -> int:
+            for name in names:
+                with suppress(errors.StepFailed):
+                    await world.step(name, version="1")(x, ctx)
+            return x
+
+        return body
+
+    backend = await died(body("bad", "a"), ended("a"))
+    with pytest.raises(errors.ReplayDiverged, match="is recorded, and was not called this time") as caught:
+        await harness(backend).resume("r", body("a"))
+    assert caught.value.path == ("body", "bad")
+    world.ran.clear()
+    assert (await harness(backend).resume("r", body("bad", "a"))).status == "completed"
+    assert world.take() == []
 
 
 async def test_what_is_called_in_order_is_called_in_the_order_of_the_records(world: World) -> None:

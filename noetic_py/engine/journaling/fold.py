@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from noetic_py.context.read import StepMeta
 from noetic_py.core.control import LoopStop
 from noetic_py.engine.kind import BodySegment, Kinds, Node
-from noetic_py.errors import BudgetExceeded, NoeticError, ParallelFailed, StepOutcomeUnknown
+from noetic_py.errors import BudgetExceeded, NoeticError, ParallelFailed, ReplayDiverged, StepOutcomeUnknown
 from noetic_py.journal.records import (
     Answered,
     AttemptFailed,
@@ -95,8 +95,10 @@ def forget_failure(root: Node, failure: AttemptFailed) -> None:
     depth = len(root.path)
     root.cause = None
     for cause in _causes(failure.error):
-        node: Node | None = root if cause.path[:depth] == root.path else None
-        for name in cause.path[depth:]:
+        # Other code has failed in the step that it ran in, and not in the one that it did not call.
+        path = cause.path[:-1] if isinstance(cause, ReplayDiverged) else cause.path
+        node: Node | None = root if path[:depth] == root.path else None
+        for name in path[depth:]:
             if node is None:
                 break
             node.failed.pop(name, None)

@@ -264,9 +264,10 @@ def _in_place(node: Node, entry: Node) -> bool:
 def _fits(node: Node, fields: Trees) -> bool:
     """Whether a step that has a state of its own has begun with its parent's: a spawn may have been given any other."""
     first = next(_changes(node), None)
-    if first is None:
-        return True
-    return first.before == (values.digest_of(dump(fields[first.key])) if first.key in fields else None)
+    # Without a change there is nothing to rewrite.
+    return first is not None and first.before == (
+        values.digest_of(dump(fields[first.key])) if first.key in fields else None
+    )
 
 
 def _changes(node: Node) -> Iterator[values.Change]:
