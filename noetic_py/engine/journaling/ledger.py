@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 from anyio.lowlevel import checkpoint as let_others_run
@@ -45,7 +46,7 @@ from noetic_py.journal.records import (
     StepStopped,
     dump_record,
 )
-from noetic_py.journal.stored import Lease, Record, Transaction
+from noetic_py.journal.stored import Lease, Record
 from noetic_py.steps.handoff import HandoffOutput, HandoffSourceSpec
 
 if TYPE_CHECKING:
@@ -114,6 +115,10 @@ class RunStorage:
     again: bool = False
 
 
+_Taken: TypeAlias = tuple[list[Record], bytes | None, str | None]
+"""Records of one transaction, and the summary and the status that are stored with them."""
+
+
 class RunWriter:
     """Where one run is written to.
 
@@ -143,8 +148,8 @@ class RunWriter:
         self._staged = position
         self._written = position
         self._queue: list[Record] = []
-        # How many records each commit has added to these.
-        self._commits: list[int] = []
+        # How many records each commit has added to these, and of how many bytes.
+        self._commits: deque[tuple[int, int]] = deque()
         # The record too: while it is here, no other one can have its id.
         self._ready: dict[int, tuple[JournalRecord, Record]] = {}
         # What goes into the journal with the next commit, by path: of several that say the same place only the last.
@@ -196,13 +201,14 @@ class RunWriter:
             CheckpointFailed: A record cannot be stored, and the run cannot go on without it.
         """
         self.settle(journal)
-        before = len(self._queue)
+        before, size = len(self._queue), 0
         for record in journal[self._staged :]:
             ready = self._ready.pop(id(record), None)
             stored = self._dumped(record) if ready is None else ready[1]
             self._queue.append(stored)
+            size += len(stored.payload)
             self._staged += 1
-        self._commits.append(len(self._queue) - before)
+        self._commits.append((len(self._queue) - before, size))
 
     def _dumped(self, record: JournalRecord) -> Record:
         try:
@@ -262,7 +268,7 @@ class RunWriter:
         if self._poison is not None:
             raise self._poison
 
-    def _taken(self) -> Transaction:
+    def _taken(self) -> _Taken:
         """What is to be written as one transaction.
 
         What several commits have added may be too large together, and may be written apart: each could have come first.
@@ -270,20 +276,22 @@ class RunWriter:
         """
         end = size = 0
         while self._commits:
-            size += sum(len(record.payload) for record in self._queue[end : end + self._commits[0]])
+            count, more = self._commits[0]
+            size += more
             if end and size > _MOST_TOGETHER:
                 break
-            end += self._commits.pop(0)
+            end += count
+            self._commits.popleft()
         batch, self._queue = self._queue[:end], self._queue[end:]
         summary = status = None
         if not self._queue:
             # At once: what is set while this is written goes with the next commit.
             summary, status, self.summary, self.status = self.summary, self.status, None, None
-        return Transaction(self._lease.run_id, self._written, self._lease.fence, batch, summary, status)
+        return batch, summary, status
 
     async def _write(self) -> None:
         taken = self._taken()
-        done = self._written + len(taken.records)
+        done = self._written + len(taken[0])
         self._writing = True
         try:
             # Every step comes by here, and a shielded scope would cost more than all else that is done here: there is
@@ -314,21 +322,22 @@ class RunWriter:
             if turn is not None:
                 turn.set()
 
-    async def _append(self, taken: Transaction) -> None:
+    async def _append(self, taken: _Taken) -> None:
+        records, summary, status = taken
         self._written = await self.backend.append(
-            taken.run_id,
-            expected_position=taken.expected_position,
-            fence=taken.fence,
-            records=taken.records,
-            summary=taken.summary,
-            status=taken.status,
+            self._lease.run_id,
+            expected_position=self._written,
+            fence=self.fence,
+            records=records,
+            summary=summary,
+            status=status,
         )
 
-    async def _finish_append(self, taken: Transaction, done: int) -> None:
+    async def _finish_append(self, taken: _Taken, done: int) -> None:
         """What was cancelled is done whole or not at all: find out which, and then do it."""
         with anyio.CancelScope(shield=True):
-            head = await self.backend.head(taken.run_id)
-            if head is None or (head.position, head.fence) != (done, taken.fence):
+            head = await self.backend.head(self._lease.run_id)
+            if head is None or (head.position, head.fence) != (done, self.fence):
                 await self._append(taken)
             self._written = done
 
