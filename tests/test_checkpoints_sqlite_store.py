@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import stat
 from collections import deque
@@ -626,6 +627,70 @@ def test_what_is_wrong_with_a_file_is_found_when_it_is_opened(tmp_path: Path, sq
         connection.executescript(sql)
     with pytest.raises(CorruptRecord, match=str(path)) if refused else nullcontext():
         Process(path).close()
+
+
+NAMED: list[tuple[int, type[Exception], str | None]] = [
+    (sqlite3.SQLITE_BUSY, StoreUnavailable, "busy"),
+    (sqlite3.SQLITE_LOCKED, StoreUnavailable, "busy"),
+    (sqlite3.SQLITE_READONLY, StoreUnavailable, "readonly"),
+    (sqlite3.SQLITE_IOERR, StoreUnavailable, "io"),
+    (sqlite3.SQLITE_IOERR_FSYNC, StoreUnavailable, "io"),
+    (sqlite3.SQLITE_FULL, StoreUnavailable, "full"),
+    (sqlite3.SQLITE_CANTOPEN, StoreUnavailable, "permission"),
+    (sqlite3.SQLITE_NOTADB, StoreUnavailable, "not-a-database"),
+    (sqlite3.SQLITE_NOMEM, StoreUnavailable, "memory"),
+    (sqlite3.SQLITE_PROTOCOL, StoreUnavailable, "busy"),
+    (sqlite3.SQLITE_TOOBIG, StoreUnavailable, "sqlite"),
+    (sqlite3.SQLITE_MISUSE, StoreUnavailable, "sqlite"),
+    (sqlite3.SQLITE_CORRUPT, CorruptRecord, None),
+    (sqlite3.SQLITE_CONSTRAINT, CorruptRecord, None),
+    (sqlite3.SQLITE_MISMATCH, CorruptRecord, None),
+]
+
+
+@pytest.mark.parametrize(("code", "kind", "reason"), NAMED)
+def test_errors_of_sqlite_have_names(code: int, kind: type[Exception], reason: str | None) -> None:
+    error = from_sqlite(driver_error(code), "here")
+    assert type(error) is kind
+    assert getattr(error, "reason", None) == reason
+    assert error.hint
+    assert "here" in str(error)
+    assert f"CODE_{code}" in str(error)
+
+
+def test_an_error_of_the_driver_has_a_name() -> None:
+    error = from_sqlite(sqlite3.ProgrammingError("closed"), "here")
+    assert isinstance(error, StoreUnavailable)
+    assert (error.reason, "ProgrammingError" in str(error)) == ("sqlite", True)
+    assert isinstance(from_sqlite(UnicodeDecodeError("utf-8", b"", 0, 1, "no"), "here"), CorruptRecord)
+
+
+def test_what_goes_away_before_it_is_opened_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = folder / "runs.db"
+    place = OpenFile.find(Settings(path, 5.0, 0o600, False))
+    path.mkdir()
+    with pytest.raises(StoreUnavailable) as caught:
+        open_database(place)
+    assert caught.value.reason == "permission"
+    place.locks.close()
+    place = OpenFile.find(Settings(folder / "other.db", 5.0, 0o600, False))
+    shutil.rmtree(folder)
+    with pytest.raises(StoreUnavailable) as caught:
+        open_database(place)
+    assert caught.value.where == str(folder / "other.db")
+    place.locks.close()
+
+
+def test_a_journal_mode_that_cannot_be_set_is_refused(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StoreUnavailable) as caught,
+        closing(sqlite3.connect(":memory:", isolation_level=None)) as memory,
+    ):
+        schema._prepare(memory, Settings(tmp_path / "runs.db", 5.0, 0o600, False))
+    assert caught.value.reason == "sqlite"
+    assert "journal mode" in str(caught.value)
 
 
 # -- the file between two transactions

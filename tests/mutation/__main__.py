@@ -159,7 +159,8 @@ def measure(target: str, sample: int, seed: int) -> dict[str, Any]:
     module, tests = TARGETS[target]
     path = source(module)
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    possible = [mutant for mutant in mutants(tree) if part(module, mutant.function) == PARTS.get(target)]
+    mine = target if target in PARTS else None
+    possible = [mutant for mutant in mutants(tree) if part(module, mutant.function) == mine]
     chosen = possible
     if sample < len(possible):
         places = sorted(random.Random(seed).sample(range(len(possible)), sample))
@@ -193,9 +194,9 @@ def measure(target: str, sample: int, seed: int) -> dict[str, Any]:
 
 
 def part(module: str, function: str) -> str | None:
-    """The part of a module that a function is in, where that part is a target of its own."""
-    parts = [name for target, name in PARTS.items() if TARGETS[target][0] == module]
-    return next((name for name in parts if function.partition(".")[0] == name), None)
+    """The target that measures the class of a function, where that is not the rest of its module."""
+    name = function.partition(".")[0]
+    return next((each for each, names in PARTS.items() if name in names and TARGETS[each][0] == module), None)
 
 
 def source(module: str) -> Path:

@@ -140,5 +140,5 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "keys": ("noetic_signing.keys", SIGNING),
 }
 
-PARTS = {"lock": "SessionLock", "writer": "RunWriter"}
-"""The class that a target is. Other targets of the same module are the rest of it."""
+PARTS = {"lock": ("_Place", "SessionLock"), "writer": ("RunWriter",)}
+"""The classes that a target is. Other targets of the same module are the rest of it."""
