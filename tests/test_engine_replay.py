@@ -335,6 +335,53 @@ async def test_a_wrap_up_sees_and_leaves_the_same_wherever_the_process_dies(
     await assert_resumable_everywhere(flow, 1)
 
 
+async def test_an_output_that_is_a_childs_is_stored_once_by_a_later_process_too(world: World) -> None:
+    flow = sequence(world.step("a"), sequence(world.step("b"), id="inner"), id="flow")
+    for name in ("b", "inner"):
+        backend = await died(flow, ended(name))
+        assert (await harness(backend).resume("r", flow)).value == 3
+        outputs = {
+            record.path[-1]: getattr(record.output, "name", None)
+            for record in await harness(backend).runs.journal("r")
+            if isinstance(record, StepFinished)
+        }
+        assert outputs == {"a": None, "b": None, "inner": "b", "flow": "inner"}
+
+
+@define
+class Rows:
+    """A state with a list."""
+
+    rows: list[int]
+
+
+async def test_a_body_holds_the_state_over_a_failure_that_is_not_made_again() -> None:
+    @step
+    async def push(x: int, ctx: Context[Memory, Rows]) -> int:
+        ctx.state.rows.append(x)
+        return x
+
+    @step
+    async def deep(x: int, ctx: Context[Memory, Rows]) -> int:
+        await push(x, ctx)
+        raise ValueError(x)
+
+    @step
+    async def body(x: int, ctx: Context[Memory, Rows]) -> list[int]:
+        rows = ctx.state.rows
+        rows.append(1)
+        with suppress(errors.StepFailed):
+            await deep(2, ctx)
+        rows.append(3)
+        with suppress(errors.StepFailed):
+            await deep(4, ctx)
+        rows.append(5)
+        await push(6, ctx)
+        return list(rows)
+
+    await assert_resumable_everywhere(lambda: body, 1, state=Rows([]))
+
+
 # ------------------------------------------------------------------------------------------------- what it began with
 
 

@@ -24,6 +24,7 @@ RESUMED = (
     "tests/test_steps_handoff.py",
     "tests/test_tools_parallel.py",
     "tests/properties/test_durable_regressions.py",
+    "tests/test_engine_replay.py",
 )
 
 OPENED = (
@@ -129,7 +130,6 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "replay": (
         "noetic_py.engine.journaling.replay",
         (
-            "tests/test_engine_replay.py",
             "tests/test_engine_leases.py",
             "tests/test_histories.py::test_every_run_goes_on",
             *RESUMED,
