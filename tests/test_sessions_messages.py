@@ -232,6 +232,9 @@ async def test_one_at_a_time_claims() -> None:
 async def test_those_who_listen_to_a_session_are_woken() -> None:
     queue = queue_of(InMemoryBackend())
     with queue.listening(KEY) as first, queue.listening(OTHER) as other:
+        with queue.listening(KEY):
+            # One that leaves takes no other with it.
+            pass
         with queue.listening(KEY) as second:
             await queue.send(KEY, "x", "next_turn", None, empty)
             assert (first.is_set(), second.is_set(), other.is_set()) == (True, True, False)
