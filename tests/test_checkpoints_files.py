@@ -26,8 +26,8 @@ from noetic_py.errors import (
     StoreUnavailable,
 )
 from noetic_py.testing._conformance.base import SCOPE, everything, fill, payloads, record
+from noetic_py.testing._conformance.durability import Damaging
 from noetic_py.testing._conformance.ids import KEPT
-from noetic_py.testing._conformance.lasting import Damaging
 from noetic_py.testing.conformance import BackendContract, DamageContract, LastingContract
 from tests.properties.checks import examples
 from tests.properties.damage import damage_folder

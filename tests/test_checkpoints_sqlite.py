@@ -50,9 +50,9 @@ from noetic_py.errors import (
     StoreUnavailable,
 )
 from noetic_py.testing._conformance.base import SCOPE, everything, fill, payloads, record
+from noetic_py.testing._conformance.concurrency import Cancelling, Concurrency
 from noetic_py.testing._conformance.journals import Journals
 from noetic_py.testing._conformance.leases import Leases
-from noetic_py.testing._conformance.together import Cancelling, Together
 from noetic_py.testing.conformance import BackendContract, DamageContract, LastingContract
 from tests.properties.damage import ROWS, damage, damage_row
 
@@ -121,7 +121,7 @@ class TestRollbackJournal(BackendContract, LastingContract):
         await become_another_owner(backend)
 
 
-class TestWriteAheadLog(Journals, Leases, Together, Cancelling, LastingContract):
+class TestWriteAheadLog(Journals, Leases, Concurrency, Cancelling, LastingContract):
     @pytest.fixture(autouse=True)
     def newer(self) -> Iterator[None]:
         with sqlite_is(safe=True):
@@ -139,7 +139,7 @@ class TestWriteAheadLog(Journals, Leases, Together, Cancelling, LastingContract)
         assert "several connections" in described["why"]
 
 
-class TestExclusive(Leases, Together, Cancelling):
+class TestExclusive(Leases, Concurrency, Cancelling):
     def make(self, folder: Path) -> CheckpointBackend:
         return SqliteBackend(folder / "runs.db", exclusive=True)
 

@@ -171,13 +171,13 @@ class Server(MemoryStore):
         return [self.append(each, SYSTEM.now()) for each in given]
 
 
-class Doer:
+class Reconnector:
     """Has no connection, and loses none."""
 
-    def do(self, work: Callable[[None], T], end: float) -> T:
+    def run(self, work: Callable[[None], T], end: float) -> T:
         return work(None)
 
-    def leave(self, work: Callable[[None], object] | None, seconds: float) -> None:
+    def close(self, work: Callable[[None], object] | None, seconds: float) -> None:
         if work is not None:
             work(None)
 
@@ -190,7 +190,7 @@ class OnServer(ServerBackend[Server]):
             name="tested",
             where="here",
             timeout=LONG,
-            doer=Doer,
+            reconnector=Reconnector,
             max_bytes=20_000_000,
         )
 

@@ -383,7 +383,7 @@ class Book(MemoryLayer[list[str]]):
 
     views = (Ledger,)
 
-    def keeper(self, entry: ContextItem[Any]) -> Any:
+    def entry_writer(self, entry: ContextItem[Any]) -> Any:
         return self.enter if entry.id is None and isinstance(entry.content, str) else None
 
     def injected(self) -> object:

@@ -271,7 +271,7 @@ def expected(*texts: str) -> tuple[Any, ...]:
     return words, len(words), len(words), words, words
 
 
-class Together:
+class Concurrency:
     """Lets several go on once all of them are there."""
 
     def __init__(self, count: int) -> None:
@@ -287,7 +287,7 @@ class Together:
 
 
 async def test_two_runs_of_one_user_lose_nothing(backend: CheckpointBackend) -> None:
-    here = Together(3)
+    here = Concurrency(3)
 
     @step
     async def meet(value: str) -> str:
@@ -308,7 +308,7 @@ async def test_a_conflict_of_two_runs_names_both() -> None:
     class Mem(Memory):
         facts: Facts = Facts(scope=Scope.USER)
 
-    here = Together(2)
+    here = Concurrency(2)
 
     @step
     async def fact(text: str, ctx: Context[Mem]) -> str:

@@ -1,8 +1,8 @@
 """A backend whose store is a server: threads with a connection each, and what such backends have in common.
 
-For drivers that are synchronous, or asynchronous on one event loop only. What differs from server to server is a
-connection, the store that is used through it, and a `Doer`, which knows what becomes of a write whose connection was
-lost. Appends that wait at the same moment are given to one connection together.
+For drivers that are synchronous, or asynchronous on one event loop only. A server differs by its
+connection, the store that is used through it, and a `Reconnector`, which finds out the outcome of a write whose
+connection was lost. Appends that wait at the same moment go to one connection together.
 """
 
 from __future__ import annotations
@@ -74,24 +74,24 @@ class ServerStore(BlockingStore, Protocol):
 B = TypeVar("B", bound=ServerStore)
 
 
-class Doer(Protocol[L_co]):
-    """Does work on one connection, which it makes when it is needed, and again when it was lost. One thread has it."""
+class Reconnector(Protocol[L_co]):
+    """Runs work on one connection, which it opens when needed and reopens when lost. Used by one thread."""
 
-    def do(self, work: Callable[[L_co], T], end: float) -> T:
-        """Do a piece of work once.
+    def run(self, work: Callable[[L_co], T], end: float) -> T:
+        """Run a piece of work once.
 
         Args:
-            work: What is to be done.
-            end: Until when, by the monotonic clock.
+            work: The work.
+            end: The deadline, by the monotonic clock.
         """
         ...
 
-    def leave(self, work: Callable[[L_co], object] | None, seconds: float) -> None:
-        """Do a last piece of work if that is possible, and end the connection; raises nothing of the server's.
+    def close(self, work: Callable[[L_co], object] | None, seconds: float) -> None:
+        """Run a last piece of work if possible, and close the connection; raises no error of the server.
 
         Args:
-            work: Done only where there is a connection, or was one.
-            seconds: How long all of it may take.
+            work: Run only if a connection was made before.
+            seconds: The time limit for all of it.
         """
         ...
 
@@ -99,13 +99,13 @@ class Doer(Protocol[L_co]):
 def connected(
     connect: Callable[[float], L], end: float, *, passing: Callable[[str], bool], late: Callable[[], StoreUnavailable]
 ) -> L:
-    """Connect, and again after a while when that may help; the time between grows from 0.02 s to 1 s.
+    """Connect, and retry temporary failures after a wait that grows from 0.02 s to 1 s.
 
     Args:
-        connect: Makes a connection within so many seconds.
-        end: Until when, by the monotonic clock.
-        passing: Whether a reason may be gone in a moment.
-        late: The error when there was no time to try.
+        connect: Opens a connection within so many seconds.
+        end: The deadline, by the monotonic clock.
+        passing: Whether a reason may be temporary.
+        late: The error when the deadline has passed.
 
     Raises:
         StoreUnavailable: There is no connection, and why.
@@ -129,13 +129,13 @@ class ServerWorker(Generic[L, S]):
     """Does the jobs of one thread on a connection, one after another.
 
     Args:
-        doer: Does one piece of work.
+        reconnector: Does one piece of work.
         store: What pieces of work are given, made of the connection.
         timeout: How many seconds one may take, counted from when it was handed over.
     """
 
-    def __init__(self, doer: Doer[L], store: Callable[[L], S], *, timeout: float) -> None:
-        self._doer = doer
+    def __init__(self, reconnector: Reconnector[L], store: Callable[[L], S], *, timeout: float) -> None:
+        self._reconnector = reconnector
         self._store = store
         self._timeout = timeout
 
@@ -155,11 +155,11 @@ class ServerWorker(Generic[L, S]):
                 job.error = error
 
     def _done(self, work: Callable[[S], T], *, since: float) -> T:
-        return self._doer.do(lambda link: work(self._store(link)), since + self._timeout)
+        return self._reconnector.run(lambda link: work(self._store(link)), since + self._timeout)
 
     def close(self, *, last: bool) -> None:
         """End the connection."""
-        self._doer.leave(None, _LEAVING)
+        self._reconnector.close(None, _LEAVING)
 
 
 class _AppendJob(Job[Sequence[int | NoeticError]]):
@@ -185,14 +185,16 @@ class _BackendWorker(ServerWorker[L, B]):
     """Does appends that wait at the same moment together, and gives leases back when it is the last one.
 
     Args:
-        doer: Does one piece of work.
+        reconnector: Does one piece of work.
         store: The store of a connection.
         timeout: How many seconds a piece of work may take.
         leases: Those that the backend has.
     """
 
-    def __init__(self, doer: Doer[L], store: Callable[[L], B], *, timeout: float, leases: set[Lease]) -> None:
-        super().__init__(doer, store, timeout=timeout)
+    def __init__(
+        self, reconnector: Reconnector[L], store: Callable[[L], B], *, timeout: float, leases: set[Lease]
+    ) -> None:
+        super().__init__(reconnector, store, timeout=timeout)
         self._leases = leases
 
     def take(self, queue: deque[Job[Any]]) -> list[Job[Any]]:
@@ -235,7 +237,7 @@ class _BackendWorker(ServerWorker[L, B]):
         if not last:
             super().close(last=last)
         else:
-            self._doer.leave(lambda link: self._store(link).release(tuple(self._leases)), _LEAVING)
+            self._reconnector.close(lambda link: self._store(link).release(tuple(self._leases)), _LEAVING)
 
 
 class ServerBackend(ThreadedBackend[B]):
@@ -249,7 +251,7 @@ class ServerBackend(ThreadedBackend[B]):
         name: What the threads are called.
         where: The server, for messages.
         timeout: How many seconds an operation may take.
-        doer: Makes what does the work of one thread.
+        reconnector: Makes what does the work of one thread.
         ended: Called when all threads have ended.
         max_bytes: The largest transaction, and the largest value of a key, in bytes.
     """
@@ -262,14 +264,14 @@ class ServerBackend(ThreadedBackend[B]):
         name: str,
         where: str,
         timeout: float,
-        doer: Callable[[], Doer[L]],
+        reconnector: Callable[[], Reconnector[L]],
         ended: Callable[[], None] | None = None,
         max_bytes: int,
     ) -> None:
         leases = self._leases = set[Lease]()
 
         def worker() -> _BackendWorker[L, B]:
-            return _BackendWorker(doer(), store, timeout=timeout, leases=leases)
+            return _BackendWorker(reconnector(), store, timeout=timeout, leases=leases)
 
         pool = WorkerPool[B](worker, size=connections, name=name, where=where, ended=ended)
         super().__init__(pool, largest=max_bytes)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from noetic_py.core.control import Ask, Control, SessionKey
     from noetic_py.core.derivation import ContextMemory
     from noetic_py.core.items import JsonValue
-    from noetic_py.core.progress import ProgressKeeper
+    from noetic_py.core.progress import ProgressStore
     from noetic_py.core.runtime import Trace
     from noetic_py.core.state import Attributes
     from noetic_py.core.types import ShareState
@@ -94,7 +94,7 @@ class Engine(Protocol):
         ...
 
     @property
-    def progress(self) -> ProgressKeeper:
+    def progress(self) -> ProgressStore:
         """How far the run's steps have come."""
         ...
 

@@ -14,7 +14,7 @@ from noetic_py.core.budget import NO_USAGE
 from noetic_py.core.control import Ask, Control, SessionKey, check_callers_id
 from noetic_py.core.derivation import ContextMemory, is_branch, read_memory, write_memory
 from noetic_py.core.items import Item, ItemBase, JsonValue
-from noetic_py.core.progress import NO_RUN, ProgressKeeper
+from noetic_py.core.progress import NO_RUN, ProgressStore
 from noetic_py.core.runtime import SYSTEM, Trace
 from noetic_py.core.state import Attributes, StateBag
 from noetic_py.core.types import ShareState, is_dict, is_list
@@ -59,7 +59,7 @@ class UnboundEngine:
     parent_context: AnyContext | None = None
     user_id: str | None = None
     session: SessionKey | None = None
-    progress: ProgressKeeper = NO_RUN
+    progress: ProgressStore = NO_RUN
     adopted: bool
     trusted: int
     settled: int

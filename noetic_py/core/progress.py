@@ -33,7 +33,7 @@ class ProgressEntry:
 DONE: Final = ProgressEntry(done=True)
 
 
-class ProgressKeeper(Protocol):
+class ProgressStore(Protocol):
     """Where the progress of a run's steps is kept."""
 
     @property
@@ -53,10 +53,10 @@ class ProgressKeeper(Protocol):
 class ReadProgress:
     """How far a step has come, to be read; get it as `ctx.progress` where a context can only be read."""
 
-    __slots__ = ("_keeper", "_path")
+    __slots__ = ("_path", "_store")
 
-    def __init__(self, keeper: ProgressKeeper, path: Path) -> None:
-        self._keeper = keeper
+    def __init__(self, store: ProgressStore, path: Path) -> None:
+        self._store = store
         self._path = path
 
     def __repr__(self) -> str:
@@ -97,7 +97,7 @@ class ReadProgress:
     @property
     def entries(self) -> Mapping[Path, ProgressEntry]:
         """The progress of all steps of the run that have left some, by path: a live view."""
-        return self._keeper.entries
+        return self._store.entries
 
     def at(self, path: Path) -> ReadProgress:
         """The progress of another step of the run, by its path.
@@ -105,7 +105,7 @@ class ReadProgress:
         Raises:
             ConfigError: That is not a path; code `"progress-path"`.
         """
-        return ReadProgress(self._keeper, _checked(path))
+        return ReadProgress(self._store, _checked(path))
 
 
 class Progress(ReadProgress):
@@ -144,7 +144,7 @@ class Progress(ReadProgress):
             NoContextError: The context belongs to no run.
             ConfigError: The run is over; code `"not-running"`.
         """
-        self._keeper.put(self._path, ProgressEntry(value))
+        self._store.put(self._path, ProgressEntry(value))
 
     def finish(self) -> None:
         """Say that the step is done, which removes the value; a loop around the step goes on all the same.
@@ -154,7 +154,7 @@ class Progress(ReadProgress):
             NoContextError: The context belongs to no run.
             ConfigError: The run is over; code `"not-running"`.
         """
-        self._keeper.put(self._path, DONE)
+        self._store.put(self._path, DONE)
 
     def clear(self) -> None:
         """Forget what is left of the step, so that it may run from scratch; nothing happens when nothing is there.
@@ -163,7 +163,7 @@ class Progress(ReadProgress):
             NoContextError: The context belongs to no run.
             ConfigError: The run is over; code `"not-running"`.
         """
-        self._keeper.put(self._path, None)
+        self._store.put(self._path, None)
 
     def reset_children(self) -> None:
         """Forget what is left of everything below the step, at any depth, and not of the step itself.
@@ -174,7 +174,7 @@ class Progress(ReadProgress):
             NoContextError: The context belongs to no run.
             ConfigError: The run is over; code `"not-running"`.
         """
-        self._keeper.reset_below(self._path)
+        self._store.reset_below(self._path)
 
     def at(self, path: Path) -> Progress:
         """The progress of another step of the run, by its path: `ctx.progress.at(ctx.path[:-1])` is the step's around.
@@ -182,7 +182,7 @@ class Progress(ReadProgress):
         Raises:
             ConfigError: That is not a path; code `"progress-path"`.
         """
-        return Progress(self._keeper, _checked(path))
+        return Progress(self._store, _checked(path))
 
 
 def _checked(path: object) -> Path:
@@ -196,7 +196,7 @@ def _checked(path: object) -> Path:
 
 
 class _NoRun:
-    """The keeper of a context that belongs to no run: there is nothing, and no place to store anything."""
+    """The store of a context that belongs to no run: there is nothing, and no place to store anything."""
 
     entries: Mapping[Path, ProgressEntry] = MappingProxyType({})
 
@@ -210,4 +210,4 @@ class _NoRun:
         raise NoContextError("progress needs a run", hint="report it in a step; harness.run(step, input, ctx=ctx)")
 
 
-NO_RUN: Final[ProgressKeeper] = _NoRun()
+NO_RUN: Final[ProgressStore] = _NoRun()

@@ -41,7 +41,7 @@ MAX_ENTRIES = 100_000
 """How many steps of one run may have left something."""
 
 
-class Keeper:
+class RunProgress:
     """The progress of a run's steps, for holders of a context."""
 
     __slots__ = ("_run",)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from noetic_py.context.context import Derived
     from noetic_py.context.detached import DetachedWork, DetachOptions
     from noetic_py.core.control import Ask, Control
-    from noetic_py.core.progress import ProgressKeeper
+    from noetic_py.core.progress import ProgressStore
     from noetic_py.core.state import LayerStates
     from noetic_py.core.types import ShareState
     from noetic_py.engine.frame import Frame
@@ -90,7 +90,7 @@ class Interpreter(Protocol):
         """Write that a stop was asked for from outside."""
         ...
 
-    def progress(self, run: Run, /) -> ProgressKeeper:
+    def progress(self, run: Run, /) -> ProgressStore:
         """The progress of a run's steps."""
         ...
 

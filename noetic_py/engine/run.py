@@ -39,7 +39,7 @@ from noetic_py.engine.kinds.suspension import ask
 from noetic_py.engine.layers.handles import bind
 from noetic_py.engine.layers.lifecycle import close_layers, open_layers
 from noetic_py.engine.layers.store import StoredLayers
-from noetic_py.engine.progress import Keeper
+from noetic_py.engine.progress import RunProgress
 from noetic_py.engine.protocol import Interpreter
 from noetic_py.engine.state import Execution, Run, head, wrap_up_step
 from noetic_py.engine.stops import VALUELESS, asked_again, note, note_valueless, value_so_far, wrap_up_of
@@ -504,7 +504,7 @@ class _Interpreter:
     with_hooks = staticmethod(hooks.with_hooks)
     cut_short = staticmethod(cut_short)
     note_stop = staticmethod(stops.note)
-    progress = staticmethod(Keeper)
+    progress = staticmethod(RunProgress)
     bind = staticmethod(bind)
     layer_store = staticmethod(StoredLayers)
 

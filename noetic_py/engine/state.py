@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
     from noetic_py.context.hooks import AnyHook
     from noetic_py.core.items import JsonValue
-    from noetic_py.core.progress import ProgressEntry, ProgressKeeper
+    from noetic_py.core.progress import ProgressEntry, ProgressStore
     from noetic_py.core.view import LayerUsage, View
     from noetic_py.engine.journaling.ledger import RunWriter
     from noetic_py.engine.layers.handles import Layers
@@ -592,7 +592,7 @@ class Execution:
         return self.run.attrs
 
     @property
-    def progress(self) -> ProgressKeeper:
+    def progress(self) -> ProgressStore:
         """How far the run's steps have come."""
         return self.run.interpreter.progress(self.run)
 

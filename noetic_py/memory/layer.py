@@ -465,7 +465,7 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
         """
         return None
 
-    def keeper(self, entry: ContextItem[Any]) -> Callable[[ContextItem[Any]], Awaitable[object]] | None:
+    def entry_writer(self, entry: ContextItem[Any]) -> Callable[[ContextItem[Any]], Awaitable[object]] | None:
         """The function that keeps an entry that a step or a tool returns; `None` for one that is not for this layer."""
         return None
 
@@ -555,7 +555,8 @@ def hooks_of(cls: type[object]) -> frozenset[HookName]:
 
 
 def answers(
-    cls: type[object], question: Literal["available_tools", "unavailable_tools", "call_rules", "compactor", "keeper"]
+    cls: type[object],
+    question: Literal["available_tools", "unavailable_tools", "call_rules", "compactor", "entry_writer"],
 ) -> bool:
     """Whether a layer's class answers a question itself."""
     return getattr(cls, question) is not getattr(MemoryLayer, question)

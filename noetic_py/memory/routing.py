@@ -14,7 +14,7 @@ from noetic_py.memory.layers.context_pool import check_for_pool
 from noetic_py.memory.listeners import ContextItem
 from noetic_py.tools.definition import MISSING
 
-Keeper: TypeAlias = Callable[[ContextItem[Any]], Awaitable[object]]
+EntryWriter: TypeAlias = Callable[[ContextItem[Any]], Awaitable[object]]
 
 # By whether an entry has no id: the library's layer for it, and how a bundle declares the layer.
 _USUAL = {
@@ -40,11 +40,11 @@ def is_routed(value: object) -> bool:
 
 def has_place(memory: Memory) -> bool:
     """Whether a bundle has any layer that keeps returned entries."""
-    return any(answers(type(layer), "keeper") for layer in layers_of(memory).values())
+    return any(answers(type(layer), "entry_writer") for layer in layers_of(memory).values())
 
 
 async def route(memory: Memory, value: object, *, where: tuple[str, ...], given: object = None) -> bool:
-    """Put returned entries where they belong: into the layer that has a `keeper` for them.
+    """Put returned entries where they belong: into the layer that has a `entry_writer` for them.
 
     That is the queue for one without an id, the pool for one with an id, and what another layer takes. Of a list each
     goes its way in order, once it is clear that all of them can go. The listeners of the queue and the pool are told.
@@ -68,8 +68,8 @@ async def route(memory: Memory, value: object, *, where: tuple[str, ...], given:
             return False
         known = _entries(given)
         entries = [entry for entry in _entries(value) if not any(entry is each or entry == each for each in known)]
-        keepers = [(entry, _keeper(memory, entry)) for entry in entries]
-        for entry, keep in keepers:
+        writers = [(entry, _entry_writer(memory, entry)) for entry in entries]
+        for entry, keep in writers:
             await keep(entry)
     except NoeticError as error:
         raise error.at(where) from error.__cause__
@@ -106,13 +106,13 @@ def _is_entry(value: object) -> TypeIs[ContextItem[Any]]:
     return isinstance(value, ContextItem)
 
 
-def _keeper(memory: Memory, entry: ContextItem[object]) -> Keeper:
+def _entry_writer(memory: Memory, entry: ContextItem[object]) -> EntryWriter:
     if entry.id is not None:
         check_for_pool(entry)
     found = {
         name: (layer, keep)
         for name, layer in layers_of(memory).items()
-        if answers(type(layer), "keeper") and (keep := layer.keeper(entry)) is not None
+        if answers(type(layer), "entry_writer") and (keep := layer.entry_writer(entry)) is not None
     }
     if len(found) == 1:
         return next(keep for _, keep in found.values())

@@ -28,17 +28,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from noetic_py.checkpoints.contract import CheckpointBackend
+from noetic_py.testing._conformance.concurrency import Cancelling, Concurrency
+from noetic_py.testing._conformance.durability import Damaging, Reopening
 from noetic_py.testing._conformance.ids import HostileIds
 from noetic_py.testing._conformance.journals import Journals
-from noetic_py.testing._conformance.lasting import Damaging, Reopening
 from noetic_py.testing._conformance.leases import Leases
-from noetic_py.testing._conformance.together import Cancelling, Together
 from noetic_py.testing._conformance.values import Values
 
 __all__ = ["BackendContract", "DamageContract", "LastingContract"]
 
 
-class BackendContract(Journals, Leases, Values, HostileIds, Together, Cancelling):
+class BackendContract(Journals, Leases, Values, HostileIds, Concurrency, Cancelling):
     """What every backend has to keep: journals, leases, values, hostile ids, concurrency, cancellation.
 
     The fixture `backend` is a backend that `make` made in an empty folder; it is closed after the test.

@@ -14,7 +14,7 @@ from noetic_py.errors import CheckpointError, CorruptRecord
 from noetic_py.journal.transforms import pack, pack_scope, unpack
 from noetic_py.testing import ReferenceContract
 from noetic_py.testing._conformance.base import SCOPE, everything
-from noetic_py.testing._conformance.lasting import Damaging
+from noetic_py.testing._conformance.durability import Damaging
 from noetic_py.testing.reference import records
 from tests.properties.checks import examples
 from tests.properties.damage import damage

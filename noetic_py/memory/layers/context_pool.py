@@ -145,7 +145,7 @@ class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
 
     # -- writing
 
-    def keeper(self, entry: ContextItem[Any]) -> Callable[[ContextItem[Any]], Awaitable[object]] | None:
+    def entry_writer(self, entry: ContextItem[Any]) -> Callable[[ContextItem[Any]], Awaitable[object]] | None:
         """`add`, for entries with an id."""
         return None if entry.id is None else self.add
 

@@ -52,7 +52,7 @@ class ContextQueue(EntryLayer[tuple[ContextItem[T], ...], T], Generic[T]):
     def _held(cls, entries: tuple[ContextItem[T], ...], limit: int | None) -> tuple[ContextItem[T], ...]:
         return entries if limit is None else entries[-limit:]
 
-    def keeper(self, entry: ContextItem[Any]) -> Callable[[ContextItem[Any]], Awaitable[object]] | None:
+    def entry_writer(self, entry: ContextItem[Any]) -> Callable[[ContextItem[Any]], Awaitable[object]] | None:
         """`append`, for entries without an id."""
         return self.append if entry.id is None else None
 

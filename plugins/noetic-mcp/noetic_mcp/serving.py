@@ -15,7 +15,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from noetic_mcp.asking import answer_of, form_of, pending_text
+from noetic_mcp.elicitation import answer_of, form_of, pending_text
 from noetic_mcp.served_step import ServedStep, served_step
 from noetic_py import Emitted, Harness, PendingRequest
 from noetic_py.context.step import AnyStep

@@ -8,9 +8,9 @@ from functools import partial
 import psycopg
 
 from noetic_postgres.address import Address, address_of
-from noetic_postgres.doing import Doer, Keeper
 from noetic_postgres.journals import Numbers
 from noetic_postgres.link import Link
+from noetic_postgres.reconnect import Reconnector, Server
 from noetic_postgres.schema import VERSION, Found
 from noetic_postgres.statements import statements_of
 from noetic_postgres.store import PostgresStore
@@ -58,15 +58,15 @@ class PostgresBackend(ServerBackend[PostgresStore]):
         check_settings(blob_threshold=blob_threshold, max_bytes=max_bytes, limit=4 * MAX_BYTES, code="postgres-setting")
         self._address = address_of(address, schema=schema, connections=connections, timeout=timeout)
         self._meeting = _Meeting(self._address)
-        keeper = Keeper(self._address.where, self._address.timeout, self._meeting.connect)
+        server = Server(self._address.where, self._address.timeout, self._meeting.connect)
         super().__init__(
             partial(PostgresStore, numbers=Numbers(), threshold=blob_threshold),
             connections=self._address.connections,
             name="noetic-postgres",
             where=self._address.where,
             timeout=self._address.timeout,
-            doer=partial(Doer, keeper),
-            ended=keeper.watch.close,
+            reconnector=partial(Reconnector, server),
+            ended=server.timeouts.close,
             max_bytes=max_bytes,
         )
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from attrs import define
 
+from noetic_postgres.checksums import FARTHEST, int8
 from noetic_postgres.link import Link, Row, Values
-from noetic_postgres.sums import FARTHEST, int8
 from noetic_py.checkpoints.checks import no_run, refusal
 from noetic_py.checkpoints.server import PackedTransaction
 from noetic_py.errors import CorruptRecord, NoeticError
@@ -186,7 +186,7 @@ class Journals:
         return self.link.sql.append if bare else self.link.sql.append_summary
 
     def _values(self, given: PackedTransaction, number: int) -> dict[str, Any]:
-        what, sums, body = given.what, self.link.sums, given.packed.body
+        what, checksums, body = given.what, self.link.checksums, given.packed.body
         position, fence, count = int8(what.expected_position), int8(what.fence), len(what.records)
         new = min(position + count, FARTHEST)
         digests = sorted(given.packed.blobs)
@@ -195,15 +195,15 @@ class Journals:
             "position": position,
             "fence": fence,
             "new": new,
-            "crc": sums.head(number, what.run_id, new, fence),
+            "crc": checksums.head(number, what.run_id, new, fence),
             "card": what.summary,
-            "card_crc": None if what.summary is None else sums.summary(number, what.summary),
+            "card_crc": None if what.summary is None else checksums.summary(number, what.summary),
             "status": what.status,
-            "status_crc": None if what.status is None else sums.status(number, what.status),
+            "status_crc": None if what.status is None else checksums.status(number, what.status),
             "count": count,
             "size": given.size,
             "body": body,
-            "body_crc": sums.transaction(number, new, count, body),
+            "body_crc": checksums.transaction(number, new, count, body),
             "digests": digests,
             "payloads": [given.packed.blobs[digest] for digest in digests],
             "lock": self.link.lock,
@@ -217,8 +217,8 @@ class Journals:
             "run_id": what.run_id,
             "ttl": None,
             "card": summary,
-            "card_crc": self.link.sums.summary(number, summary),
-            "status_crc": self.link.sums.status(number, what.status),
+            "card_crc": self.link.checksums.summary(number, summary),
+            "status_crc": self.link.checksums.status(number, what.status),
             "lock": self.link.lock if given.packed.blobs else None,
         }
 
@@ -270,7 +270,7 @@ class Journals:
         for last, count, crc, body in rows:
             first = last - count
             if (
-                crc != self.link.sums.transaction(stream, last, count, body)
+                crc != self.link.checksums.transaction(stream, last, count, body)
                 or not first <= page.at < last
                 or (page.records and first != page.at)
             ):
@@ -302,7 +302,7 @@ class Journals:
             CorruptRecord: It is not what was written.
         """
         number, position, fence, crc = row[:4]
-        if crc != self.link.sums.head(number, run_id, position, fence):
+        if crc != self.link.checksums.head(number, run_id, position, fence):
             raise CorruptRecord("the row of a run is damaged", hint=RESTORE)
         return Found(number, position, fence)
 
@@ -313,7 +313,7 @@ class Journals:
             CorruptRecord: A row is not what was written.
         """
         for upto, stream, crc in rows:
-            if crc != self.link.sums.shared(run.id, upto, stream):
+            if crc != self.link.checksums.shared(run.id, upto, stream):
                 raise CorruptRecord("what a run shares is damaged", hint=RESTORE)
             yield stream, upto
         yield run.id, run.position

@@ -19,10 +19,10 @@ from psycopg.types.numeric import Int8BinaryDumper
 from psycopg.types.string import BytesBinaryDumper, StrBinaryDumper
 
 from noetic_postgres.address import Address
+from noetic_postgres.checksums import Checksums
 from noetic_postgres.failures import from_connecting, from_server, unknown_outcome
 from noetic_postgres.schema import Found, lock_of, prepare
 from noetic_postgres.statements import Statements
-from noetic_postgres.sums import Sums
 from noetic_py.errors import StoreUnavailable
 
 __all__ = ["Link", "Pending", "Values"]
@@ -103,7 +103,7 @@ class Link:
             found = prepare(self.connection, self.address.schema, self.address.where, lock=self.address.timeout * _LOCK)
         except psycopg.Error as error:
             raise from_server(error, self.address.where) from None
-        self.sums = Sums(found.salt)
+        self.checksums = Checksums(found.salt)
         self._met(found)
 
     @property

@@ -60,7 +60,7 @@ class _New:
     embedding: Sequence[float]
 
     def crc(self, link: Link, number: int) -> int:
-        return link.sums.pair(number, self.place, "", self.body)
+        return link.checksums.pair(number, self.place, "", self.body)
 
     @property
     def body(self) -> bytes:
@@ -226,7 +226,7 @@ def nearest(link: VectorLink, owner: Owner, embedder: str, query: VectorQuery) -
 
 def _found(link: Link, row: Row) -> Found:
     place, number, crc, body, score = row
-    if crc != link.sums.pair(number, place, "", body):
+    if crc != link.checksums.pair(number, place, "", body):
         raise CorruptRecord("a stored passage is damaged", hint=RESTORE)
     role, thread, item, text = json.loads(body)
     return Found(text, role, thread, item, round(score, 4), number)

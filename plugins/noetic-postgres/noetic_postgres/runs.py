@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
+from noetic_postgres.checksums import FARTHEST, int8
 from noetic_postgres.journals import RESTORE, Found, Journals
 from noetic_postgres.link import Row
-from noetic_postgres.sums import FARTHEST, int8
 from noetic_py.checkpoints.adapter import PrunePage
 from noetic_py.checkpoints.checks import is_held, is_owned, is_taken, no_end, no_run, not_held
 from noetic_py.errors import CorruptRecord
@@ -50,7 +50,7 @@ class Runs(Journals):
             "position": run.position,
             "fence": run.fence,
             "new_fence": lease.fence,
-            "crc": self.link.sums.head(run.id, lease.run_id, run.position, lease.fence),
+            "crc": self.link.checksums.head(run.id, lease.run_id, run.position, lease.fence),
             "ttl": min(ttl, _LONGEST),
         }
         return self.link.write(self.link.sql.acquire, values, lease)
@@ -63,18 +63,18 @@ class Runs(Journals):
         self, number: int, run_id: str, position: int, fence: int, summary: bytes = b"", status: str | None = None
     ) -> dict[str, object]:
         """The values of a new run's row."""
-        sums = self.link.sums
+        checksums = self.link.checksums
         return {
             "id": number,
             "run_id": run_id,
             "new": position,
             "fence": fence,
-            "crc": sums.head(number, run_id, position, fence),
+            "crc": checksums.head(number, run_id, position, fence),
             "ttl": None,
             "status": status,
-            "status_crc": sums.status(number, status),
+            "status_crc": checksums.status(number, status),
             "card": summary,
-            "card_crc": sums.summary(number, summary),
+            "card_crc": checksums.summary(number, summary),
             "lock": None,
         }
 
@@ -116,7 +116,7 @@ class Runs(Journals):
     def _entry(self, row: Row) -> RunEntry:
         number, run_id, position, fence, crc, status, status_crc, summary, summary_crc, created, updated, held = row
         self.run_of(run_id, (number, position, fence, crc))
-        if summary_crc != self.link.sums.summary(number, summary) or status_crc != self.link.sums.status(
+        if summary_crc != self.link.checksums.summary(number, summary) or status_crc != self.link.checksums.status(
             number, status
         ):
             raise CorruptRecord("the summary or the status of a run is damaged", hint=RESTORE)
@@ -162,7 +162,7 @@ class Runs(Journals):
             "run": number,
             "uptos": [upto for _, upto in parts],
             "streams": [stream for stream, _ in parts],
-            "crcs": [self.link.sums.shared(number, upto, stream) for stream, upto in parts],
+            "crcs": [self.link.checksums.shared(number, upto, stream) for stream, upto in parts],
         }
         self.link.run(self.link.sql["share"], shared)
         self.link.commit(None)

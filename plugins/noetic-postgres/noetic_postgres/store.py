@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
+from noetic_postgres.checksums import Name, int8
 from noetic_postgres.journals import RESTORE
 from noetic_postgres.link import Row
 from noetic_postgres.runs import Runs
-from noetic_postgres.sums import Name, int8
 from noetic_py.checkpoints.contract import Scope
 from noetic_py.errors import CorruptRecord, VersionConflict
 from noetic_py.journal.stored import StoredValue
@@ -36,7 +36,7 @@ class PostgresStore(Runs):
             "scope": name.packed,
             "key": name.key,
             "version": version,
-            "crc": self.link.sums.pair(version, name.packed, name.key, value),
+            "crc": self.link.checksums.pair(version, name.packed, name.key, value),
             "value": value,
             "expected": None if expected is None else int8(expected),
         }
@@ -64,7 +64,7 @@ class PostgresStore(Runs):
 
     def _checked(self, name: Name, key: str, row: Row) -> StoredValue:
         version, crc, value = row
-        if crc != self.link.sums.pair(version, name.packed, key, value):
+        if crc != self.link.checksums.pair(version, name.packed, key, value):
             raise CorruptRecord("the value of a key is damaged", hint=RESTORE)
         return StoredValue(key, value, version)
 

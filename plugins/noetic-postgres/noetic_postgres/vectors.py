@@ -12,9 +12,9 @@ from anyio.lowlevel import checkpoint
 
 from noetic_postgres import passages
 from noetic_postgres.address import Address, address_of
-from noetic_postgres.doing import Doer, Keeper
 from noetic_postgres.link import Link
 from noetic_postgres.passages import VectorLink, checked_vectors, place_of
+from noetic_postgres.reconnect import Reconnector, Server
 from noetic_postgres.statements import statements_of
 from noetic_py import Secret
 from noetic_py.checkpoints.adapter import Job, WorkerPool
@@ -61,18 +61,18 @@ class PgVectorStore:
         timeout: float | None = None,
     ) -> None:
         self._address = address_of(address, schema=schema, connections=connections, timeout=timeout)
-        keeper = Keeper(self._address.where, self._address.timeout, partial(_connected, self._address))
+        server = Server(self._address.where, self._address.timeout, partial(_connected, self._address))
         timeout_seconds = self._address.timeout
 
         def worker() -> ServerWorker[Link, VectorLink]:
-            return ServerWorker(Doer(keeper), _own, timeout=timeout_seconds)
+            return ServerWorker(Reconnector(server), _own, timeout=timeout_seconds)
 
         self._pool = WorkerPool[VectorLink](
             worker,
             size=self._address.connections,
             name="noetic-postgres",
             where=self._address.where,
-            ended=keeper.watch.close,
+            ended=server.timeouts.close,
         )
         weakref.finalize(self, self._pool.abandon)
 

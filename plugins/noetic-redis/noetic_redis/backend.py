@@ -14,8 +14,8 @@ from noetic_py.checkpoints.contract import BackendDurability
 from noetic_py.checkpoints.server import ServerBackend
 from noetic_py.core.diagnostics import warn
 from noetic_redis.address import Address, address_of
-from noetic_redis.doing import Doer, Keeper
 from noetic_redis.link import VERSION, Link
+from noetic_redis.reconnect import Reconnector, Server
 from noetic_redis.settings import Found, Persistence, Require
 from noetic_redis.store import RedisStore
 
@@ -66,7 +66,7 @@ class RedisBackend(ServerBackend[RedisStore]):
         self._address = address_of(address, prefix=prefix, connections=connections, timeout=timeout, require=require)
         self._meeting = _Meeting(self._address)
         self._warned = self._address.require is not None
-        keeper = Keeper(
+        server = Server(
             where=self._address.where,
             timeout=self._address.timeout,
             connect=self._meeting.connect,
@@ -78,7 +78,7 @@ class RedisBackend(ServerBackend[RedisStore]):
             name="noetic-redis",
             where=self._address.where,
             timeout=self._address.timeout,
-            doer=partial(Doer, keeper),
+            reconnector=partial(Reconnector, server),
             max_bytes=max_bytes,
         )
 

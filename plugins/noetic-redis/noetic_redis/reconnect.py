@@ -16,7 +16,7 @@ from noetic_py.errors import CheckpointError, NoeticError, StoreUnavailable
 from noetic_redis.failures import from_server, is_lost, is_passing, unavailable, unknown_outcome
 from noetic_redis.link import Link
 
-__all__ = ["Doer", "Keeper"]
+__all__ = ["Reconnector", "Server"]
 
 T = TypeVar("T")
 
@@ -27,14 +27,14 @@ _ALWAYS_PASSING = frozenset({"starting", "connections"})
 
 
 @frozen
-class Keeper:
-    """What connections lead to.
+class Server:
+    """The server of connections, and what their threads share.
 
     Attributes:
         where: The server, for messages.
         timeout: How many seconds an operation may take.
-        connect: Makes a connection, within so many seconds.
-        reached: Set when there was a connection.
+        connect: Opens a connection within so many seconds.
+        reached: Set once a connection was made.
     """
 
     where: str
@@ -43,25 +43,25 @@ class Keeper:
     reached: threading.Event
 
 
-class Doer:
-    """Has one connection, makes it when it is needed, and again when it was lost.
+class Reconnector:
+    """Runs work on one connection, which it opens when needed and reopens when lost.
 
     Args:
-        keeper: What the connection leads to.
+        server: The server to connect to.
     """
 
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper = keeper
+    def __init__(self, server: Server) -> None:
+        self._server = server
         self._link: Link | None = None
         self._session = secrets.token_hex(12)
         self._next = 1
 
-    def do(self, work: Callable[[Link], T], end: float) -> T:
+    def run(self, work: Callable[[Link], T], end: float) -> T:
         """Do a piece of work; when the connection was lost its writes are sent again, and done if they were not.
 
         Args:
             work: Reads, or runs one script that writes, with one row of arguments or several.
-            end: Until when, by the monotonic clock.
+            end: The deadline, by the monotonic clock.
 
         Raises:
             NoeticError: What the work raised, or what happened to the server.
@@ -90,7 +90,7 @@ class Doer:
         try:
             return self._linked(end)
         except StoreUnavailable as error:
-            raise unknown_outcome(self._keeper.where) from error
+            raise unknown_outcome(self._server.where) from error
 
     def _failed(self, link: Link, error: Exception, end: float, *, again: bool) -> None:
         """Look whether the work is to be done again.
@@ -98,7 +98,7 @@ class Doer:
         Raises:
             NoeticError: It is not.
         """
-        where = self._keeper.where
+        where = self._server.where
         lost = is_lost(error)
         if lost:
             self.drop()
@@ -110,17 +110,17 @@ class Doer:
     def _linked(self, end: float) -> Link:
         """The connection, set up."""
         if self._link is None:
-            self._link = connected(self._keeper.connect, end, passing=self._is_passing, late=self._late)
-            self._keeper.reached.set()
+            self._link = connected(self._server.connect, end, passing=self._is_passing, late=self._late)
+            self._server.reached.set()
         return self._link
 
     def _is_passing(self, reason: str) -> bool:
-        return reason in (LOST if self._keeper.reached.is_set() else _ALWAYS_PASSING)
+        return reason in (LOST if self._server.reached.is_set() else _ALWAYS_PASSING)
 
     def _late(self) -> StoreUnavailable:
-        keeper = self._keeper
-        what = f"nothing came back in {keeper.timeout:g} s"
-        return unavailable(keeper.where, ("timeout", what, "look at the server and the network, or raise timeout="))
+        server = self._server
+        what = f"nothing came back in {server.timeout:g} s"
+        return unavailable(server.where, ("timeout", what, "look at the server and the network, or raise timeout="))
 
     def drop(self) -> None:
         """Give the connection up."""
@@ -128,7 +128,7 @@ class Doer:
         if link is not None:
             link.close()
 
-    def leave(self, work: Callable[[Link], object] | None, seconds: float) -> None:
+    def close(self, work: Callable[[Link], object] | None, seconds: float) -> None:
         """Do a last piece of work if that is possible, and end the connection.
 
         Args:
@@ -137,10 +137,10 @@ class Doer:
         """
         end = time.monotonic() + seconds
         try:
-            if work is not None and self._keeper.reached.is_set():
-                self.do(work, end)
+            if work is not None and self._server.reached.is_set():
+                self.run(work, end)
             if self._link is not None:
-                self.do(lambda link: link.goodbye(), end)
+                self.run(lambda link: link.goodbye(), end)
         except CheckpointError:
             # What could not be given back runs out, and old results are taken away by others.
             return

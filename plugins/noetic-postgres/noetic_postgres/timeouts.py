@@ -1,4 +1,4 @@
-"""A thread that cuts connections whose answer does not come.
+"""A thread that closes connections that do not answer in time.
 
 The driver waits for an answer as long as the server's machine acknowledges bytes, and so for ever on a server, or on
 something between, that is alive and stuck.
@@ -12,11 +12,11 @@ import threading
 import time
 from contextlib import suppress
 
-__all__ = ["Watch"]
+__all__ = ["SocketTimeouts"]
 
 
-class Watch:
-    """Cuts the sockets that are not taken off in time."""
+class SocketTimeouts:
+    """Closes sockets that are not removed before their deadline."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -26,11 +26,11 @@ class Watch:
         self._closed = False
 
     def put(self, handle: int, end: float) -> None:
-        """Cut a socket at a moment of the monotonic clock, unless it is taken off before."""
+        """Close a socket at a time of the monotonic clock, unless it is removed before."""
         with self._changed:
             self._ends[handle] = end
             if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="noetic-postgres-watch", daemon=True)
+                self._thread = threading.Thread(target=self._serve, name="noetic-postgres-timeouts", daemon=True)
                 self._thread.start()
             elif self._idle:
                 self._changed.notify()

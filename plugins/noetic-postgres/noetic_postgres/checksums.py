@@ -8,7 +8,7 @@ import zlib
 
 from noetic_py.journal.transforms import pack_scope
 
-__all__ = ["FARTHEST", "Name", "Sums", "int8"]
+__all__ = ["FARTHEST", "Checksums", "Name", "int8"]
 
 FARTHEST = 2**63 - 1
 _TWO = struct.Struct("<qq")
@@ -33,7 +33,7 @@ class Name:
         self.whole = hashlib.sha256(pack_scope((*scope, key))).digest()
 
 
-class Sums:
+class Checksums:
     """Checksums of rows. They begin at the store's salt and take a row's place in, so a row of elsewhere has another.
 
     Args:

@@ -49,7 +49,7 @@ def count(outcomes: list[object], kind: type[object]) -> int:
     return sum(isinstance(each, kind) for each in outcomes)
 
 
-class Together(Suite):
+class Concurrency(Suite):
     @pytest.mark.parametrize("runs", [2, 20, 100])
     async def test_many_runs_at_once(self, backend: CheckpointBackend, runs: int) -> None:
         async def work(index: int) -> object:

@@ -1,4 +1,4 @@
-"""Doing a piece of work on a connection that may be lost at any moment, exactly once."""
+"""Runs work exactly once on a connection that may be lost at any moment."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from attrs import field, frozen
 
 from noetic_postgres.failures import from_server, is_busy, is_lost, is_passing, unknown_outcome
 from noetic_postgres.link import Link, Pending
-from noetic_postgres.watch import Watch
+from noetic_postgres.timeouts import SocketTimeouts
 from noetic_py.checkpoints.server import LOST, connected
 from noetic_py.errors import StoreUnavailable
 
-__all__ = ["Doer", "Keeper"]
+__all__ = ["Reconnector", "Server"]
 
 T = TypeVar("T")
 
@@ -26,43 +26,43 @@ _ALWAYS_PASSING = frozenset({"starting", "connections"})
 
 
 @frozen
-class Keeper:
-    """What connections lead to.
+class Server:
+    """The server of connections, and what their threads share.
 
     Attributes:
         where: The server, for messages.
         timeout: How many seconds an operation may take.
-        connect: Makes a connection, within so many seconds.
-        watch: Cuts connections whose answer does not come.
-        reached: Set when there was a connection.
-        ghosts: The numbers of connections that were lost, and whose sessions at the server may not have ended.
+        connect: Opens a connection within so many seconds.
+        timeouts: Closes connections that do not answer in time.
+        reached: Set once a connection was made.
+        lost_sessions: The numbers of connections that were lost, and whose sessions at the server may not have ended.
     """
 
     where: str
     timeout: float
     connect: Callable[[float], Link]
-    watch: Watch = field(factory=Watch)
+    timeouts: SocketTimeouts = field(factory=SocketTimeouts)
     reached: threading.Event = field(factory=threading.Event)
-    ghosts: set[int] = field(factory=set[int])
+    lost_sessions: set[int] = field(factory=set[int])
 
 
-class Doer:
-    """Has one connection, makes it when it is needed, and again when it was lost.
+class Reconnector:
+    """Runs work on one connection, which it opens when needed and reopens when lost.
 
     Args:
-        keeper: What the connection leads to.
+        server: The server to connect to.
     """
 
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper = keeper
+    def __init__(self, server: Server) -> None:
+        self._server = server
         self._link: Link | None = None
 
-    def do(self, work: Callable[[Link], T], end: float) -> T:
-        """Do a piece of work; it is done again when the connection was lost and nothing of it was committed.
+    def run(self, work: Callable[[Link], T], end: float) -> T:
+        """Run a piece of work; runs it again if the connection was lost and nothing was committed.
 
         Args:
             work: Reads, or writes one transaction.
-            end: Until when, by the monotonic clock.
+            end: The deadline, by the monotonic clock.
 
         Raises:
             NoeticError: What the work raised, or what happened to the server.
@@ -89,7 +89,7 @@ class Doer:
             return self._linked(end)
         except StoreUnavailable as error:
             if unsettled is not None:
-                raise unknown_outcome(self._keeper.where) from error
+                raise unknown_outcome(self._server.where) from error
             raise
 
     def _failed(self, link: Link, error: psycopg.Error, end: float, unsettled: Pending | None) -> Pending | None:
@@ -98,7 +98,7 @@ class Doer:
         Raises:
             NoeticError: It is not done again.
         """
-        where = self._keeper.where
+        where = self._server.where
         lost = is_lost(error) or link.connection.closed
         if lost:
             unsettled = link.pending or unsettled
@@ -107,7 +107,7 @@ class Doer:
             self._undo()
         left = end - time.monotonic()
         # A lock is waited for again where there is time for all of that: cut off, it would look like a lost connection.
-        if left > (self._keeper.timeout / 2 if is_busy(error) else 0) and (lost or is_passing(error) or is_busy(error)):
+        if left > (self._server.timeout / 2 if is_busy(error) else 0) and (lost or is_passing(error) or is_busy(error)):
             return unsettled
         # The driver's text may quote what is in a row.
         raise (unknown_outcome(where) if unsettled else from_server(error, where)) from None
@@ -121,7 +121,7 @@ class Doer:
         return self._link
 
     def _connect(self, left: float, end: float) -> Link:
-        link = self._link = self._keeper.connect(left)
+        link = self._link = self._server.connect(left)
         try:
             with self._watched(link, end):
                 link.prepare()
@@ -129,28 +129,28 @@ class Doer:
         except BaseException:
             self.drop()
             raise
-        self._keeper.reached.set()
+        self._server.reached.set()
         return link
 
     def _is_passing(self, reason: str) -> bool:
-        return reason in (LOST if self._keeper.reached.is_set() else _ALWAYS_PASSING)
+        return reason in (LOST if self._server.reached.is_set() else _ALWAYS_PASSING)
 
     def _end_ghosts(self, link: Link, end: float) -> None:
         """End the sessions of lost connections: they may hold locks, or be about to commit."""
-        ghosts = self._keeper.ghosts
+        lost_sessions = self._server.lost_sessions
         # Removed only after it has ended, so that a write's outcome is not looked up too early.
-        for ghost in tuple(ghosts):
+        for lost in tuple(lost_sessions):
             try:
-                link.end_session(ghost, end)
+                link.end_session(lost, end)
             except psycopg.Error as error:
-                raise from_server(error, self._keeper.where) from None
-            ghosts.discard(ghost)
+                raise from_server(error, self._server.where) from None
+            lost_sessions.discard(lost)
 
     def _late(self) -> StoreUnavailable:
-        keeper = self._keeper
+        server = self._server
         return StoreUnavailable(
-            f"{keeper.where}: nothing came back in {keeper.timeout:g} s",
-            where=keeper.where,
+            f"{server.where}: nothing came back in {server.timeout:g} s",
+            where=server.where,
             reason="timeout",
             hint="look at the server and at the network, or raise timeout=",
         )
@@ -159,11 +159,11 @@ class Doer:
     def _watched(self, link: Link, end: float) -> Generator[None]:
         """Give a connection half of the time: what is left is for finding out what became of it."""
         handle = link.handle
-        self._keeper.watch.put(handle, min(end, time.monotonic() + self._keeper.timeout / 2))
+        self._server.timeouts.put(handle, min(end, time.monotonic() + self._server.timeout / 2))
         try:
             yield
         finally:
-            self._keeper.watch.take(handle)
+            self._server.timeouts.take(handle)
 
     def _undo(self) -> None:
         if self._link is not None and self._link.refused:
@@ -177,7 +177,7 @@ class Doer:
     def _lose(self) -> None:
         """Give up a connection that the server may still be busy with."""
         if self._link is not None:
-            self._keeper.ghosts.add(self._link.session)
+            self._server.lost_sessions.add(self._link.session)
         self.drop()
 
     def drop(self) -> None:
@@ -187,7 +187,7 @@ class Doer:
             with suppress(psycopg.Error):
                 link.connection.close()
 
-    def leave(self, work: Callable[[Link], object] | None, seconds: float) -> None:
+    def close(self, work: Callable[[Link], object] | None, seconds: float) -> None:
         """Do a last piece of work if that is possible, and end the connection.
 
         Args:
@@ -196,8 +196,8 @@ class Doer:
         """
         end = time.monotonic() + seconds
         try:
-            if work is not None and self._keeper.reached.is_set():
-                self.do(work, end)
+            if work is not None and self._server.reached.is_set():
+                self.run(work, end)
             if self._link is not None:
                 with self._watched(self._link, end):
                     self._link.forget()
