@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from anyio.lowlevel import checkpoint
 from attrs import define, frozen
 
 from noetic_py import (
@@ -21,7 +22,10 @@ from noetic_py import (
     StateBag,
     Step,
     errors,
+    parallel,
+    race,
     sequence,
+    settle,
     spawn,
     step,
 )
@@ -37,6 +41,7 @@ from noetic_py.journal.records import (
     dump_record,
 )
 from noetic_py.testing import FaultyBackend, assert_resumable_everywhere
+from noetic_py.testing.resumable import kill_points
 
 pytestmark = pytest.mark.anyio
 
@@ -118,9 +123,10 @@ def ended(name: str) -> Callable[[Any], bool]:
 
 async def test_an_attempt_goes_on_with_its_number() -> None:
     @step(retry=Retry(3, initial=0))
-    async def flaky(x: int, ctx: Any) -> int:
-        if ctx.attempt < 3:
-            raise ValueError(ctx.attempt)
+    async def flaky(x: int, ctx: Ctx) -> int:
+        frame: Any = ctx
+        if frame.attempt < 3:
+            raise ValueError(frame.attempt)
         return x
 
     backend = await died(flaky, lambda record: isinstance(record, AttemptFailed) and record.attempt == 2)
@@ -179,6 +185,45 @@ async def test_what_a_reconcile_says_of_the_outcome_comes_out_as_it_is() -> None
     assert caught.value.message == "the bank is closed"
 
 
+class Waiting(InMemoryBackend):
+    """A store that takes a while."""
+
+    async def append(self, run_id: str, **options: Any) -> int:
+        for _ in range(10):
+            await checkpoint()
+        return await super().append(run_id, **options)
+
+
+@pytest.mark.parametrize("fail", [False, True])
+async def test_of_paths_that_are_stored_together_the_first_in_the_journal_counts(fail: bool) -> None:
+    """They are woken in any order."""
+
+    def path(number: int) -> AnyStep:
+        @step(id=f"path{number}")
+        async def body(x: int) -> int:
+            if fail:
+                raise ValueError(number)
+            return number
+
+        return body
+
+    @step
+    async def other(x: int) -> int:
+        return x
+
+    section: Callable[..., AnyStep] = parallel if fail else race
+    flow = settle([other, section([path(number) for number in range(4)], id="section")])
+    for _ in range(10):
+        backend = Waiting()
+        result = await harness(backend).run(flow, 1, run_id="r")
+        ends = (StepFinished, AttemptFailed)
+        journal = [record for record in await harness(backend).runs.journal("r") if isinstance(record, ends)]
+        first = next(record.path[-1] for record in journal if record.path[-1].startswith("path"))
+        settled = result.value[1]
+        found = settled.error.first.error_message if fail else str(settled.value)
+        assert f"path{found}[{found}]" == first
+
+
 # --------------------------------------------------------------------------------------------------------- other code
 
 
@@ -222,6 +267,16 @@ async def test_what_a_body_does_not_call_any_more_is_discarded(on_diverge: str, 
     result = await harness(backend).resume("r", world.calling("a"), on_diverge=on_diverge)
     assert [item.text for item in result.items] == ["a"]
     assert discarded(await harness(backend).runs.journal("r")) == [("body", "b")]
+
+
+async def test_what_other_code_has_begun_is_not_left_to_the_code_that_goes_on(world: World) -> None:
+    backend = await died(world.calling("a", "b"), ended("a"))
+    with pytest.raises(errors.ReplayDiverged, match="is recorded, and was not called this time"):
+        await harness(backend).resume("r", world.calling("c"))
+    assert world.take()[-1] == "c"
+    result = await harness(backend).resume("r", world.calling("a", "b"))
+    assert ([item.text for item in result.items], world.take()) == (["a", "b"], ["b"])
+    assert discarded(await harness(backend).runs.journal("r")) == [("body", "c")]
 
 
 async def test_a_failure_that_was_handled_is_called_again_too(world: World) -> None:
@@ -320,8 +375,9 @@ async def test_a_wrap_up_sees_and_leaves_the_same_wherever_the_process_dies(
             return " ".join(item.text for item in ctx.items if isinstance(item, Message)) + repr(ctx.state)
 
         @step(id="flaky")
-        async def flaky(x: int, ctx: Any) -> int:
-            if retried and ctx.up.up.up.attempt == 1:
+        async def flaky(x: int, ctx: Ctx) -> int:
+            frame: Any = ctx
+            if retried and frame.up.up.up.attempt == 1:
                 raise ValueError(x)
             return x
 
@@ -333,6 +389,74 @@ async def test_a_wrap_up_sees_and_leaves_the_same_wherever_the_process_dies(
         return sequence(world.step("before"), inner.with_options(retry=Retry(2, initial=0)), id="flow")
 
     await assert_resumable_everywhere(flow, 1)
+
+
+def stopping(kind: str) -> AnyStep:
+    """A spawn that a step below it stops; its parent goes on."""
+    world = World()
+
+    @step(id="stop")
+    async def stop(x: int, ctx: Ctx) -> int:
+        ctx.items.append(Message.assistant("stop"))
+        (ctx.complete if kind == "complete" else ctx.abort)("enough")
+        return x
+
+    row = sequence(world.step("a"), stop, world.step("never"), id="row")
+
+    @step(id="careful")
+    async def careful(x: int, ctx: Ctx) -> str:
+        ctx.items.append(Message.assistant("before"))
+        with suppress(errors.Aborted):
+            await spawn(row, state="share", items="share", id="child")(x, ctx)
+        ctx.items.append(Message.assistant("after"))
+        return "over"
+
+    return sequence(careful, world.step("last"), id="flow") if kind == "abort" else sequence(careful, id="flow")
+
+
+def handling() -> AnyStep:
+    """A body that handles a failure behind which something had finished, twice."""
+    world = World()
+    world.broken = {"deep"}
+
+    @step(id="body")
+    async def body(x: int, ctx: Ctx) -> int:
+        for name in ("one", "two"):
+            ctx.items.append(Message.assistant(name))
+            ctx.state["at"] = name
+            with suppress(errors.StepFailed):
+                await world.calling("a", id="deep")(x, ctx)
+        return await world.step("b")(x, ctx)
+
+    return sequence(body, world.step("c"), id="flow")
+
+
+EVERYWHERE: dict[str, Callable[[], AnyStep]] = {
+    "a spawn that is completed from inside": lambda: stopping("complete"),
+    "a spawn that is aborted from inside": lambda: stopping("abort"),
+    "failures that are handled": handling,
+}
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+async def test_wherever_it_dies_what_is_stored_in_the_end_says_the_same(name: str) -> None:
+    """What the resumed process came to, and what a third one reads."""
+    make, whole = EVERYWHERE[name], FaultyBackend(InMemoryBackend())
+    expected = said(await harness(whole).run(make(), 1, run_id="r", on_error="result"))
+    assert said(await harness(whole).resume("r", make(), on_error="result")) == expected
+    # Before its first commit there is no run to go on with.
+    for at, when in kill_points(whole.appends)[1:]:
+        backend = FaultyBackend(InMemoryBackend(), dies_at=at, when=when)
+        with backend.outlived():
+            await harness(backend).run(make(), 1, run_id="r", on_error="result")
+        backend.revive()
+        for _ in range(2):
+            assert said(await harness(backend).resume("r", make(), on_error="result")) == expected
+
+
+def said(result: Any) -> tuple[Any, ...]:
+    """What a run has come to."""
+    return result.status, result.output_or(None), result.state, [item.text for item in result.items], result.steps
 
 
 async def test_an_output_that_is_a_childs_is_stored_once_by_a_later_process_too(world: World) -> None:

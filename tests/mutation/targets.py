@@ -131,6 +131,9 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
         "noetic_py.engine.journaling.replay",
         (
             "tests/test_engine_leases.py",
+            "tests/test_engine_takeover.py",
+            "tests/test_steps_handoff_models.py",
+            "tests/test_memory_state.py",
             "tests/test_histories.py::test_every_run_goes_on",
             *RESUMED,
         ),

@@ -667,13 +667,10 @@ def decided_by(frame: Frame, names: list[str], mode: Mode) -> list[int] | None:
 
 
 def first_of(frame: Frame, names: Mapping[int, str]) -> int:
-    """Which of several paths that have ended was the first: in a durable run the one that is first in the journal."""
-    run = frame.x.run
-    if run.store is None or len(names) == 1:
-        return next(iter(names))
+    """Which of several paths that have ended was the first: the one that is first in the journal."""
     paths: dict[values.Path, int] = {(*frame.at, name): index for index, name in names.items()}
     first = next(iter(names))
-    for record in reversed(run.journal):
+    for record in reversed(frame.x.run.journal):
         if isinstance(record, (StepFinished, AttemptFailed)) and record.path in paths:
             first = paths.pop(record.path)
             if not paths:
