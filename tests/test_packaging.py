@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -180,3 +182,16 @@ def test_the_watch_sees_what_a_module_does(tmp_path: Path) -> None:
     assert seen["written"] == [str(target)]
     assert "socket.__new__" in seen["acted"]
     assert "pydantic" in seen["modules"]
+
+
+def test_the_page_of_dependencies_names_each_with_the_release_of_the_lock() -> None:
+    folders = [ROOT, *sorted(ROOT.glob("plugins/*/"))]
+    projects = [tomllib.loads((each / "pyproject.toml").read_text(encoding="utf-8"))["project"] for each in folders]
+    needed = [line for each in projects for line in each["dependencies"]]
+    needed += [line for extra in projects[0]["optional-dependencies"].values() for line in extra]
+    names = {re.split(r"[\[<>=;~! ]", line, maxsplit=1)[0] for line in needed}
+    locked = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))["package"]
+    releases = {each["name"]: each["version"] for each in locked}
+    page = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\| (?:[^|]* \| )?([\w-]+) \| [^|]* \| [^|]* \| (\S+), \d{4}-\d\d-\d\d \|", page, re.MULTILINE)
+    assert dict(shown) == {name: releases[name] for name in names if not name.startswith("noetic-")}
