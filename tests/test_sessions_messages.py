@@ -229,6 +229,18 @@ async def test_one_at_a_time_claims() -> None:
         assert inside == [OTHER.stream, KEY.stream]
 
 
+async def test_a_turn_is_not_told_what_it_answers() -> None:
+    queue = queue_of(InMemoryBackend())
+    sent: list[tuple[str, Delivery]] = [("m-1", "between_rounds"), ("m-2", "next_turn"), ("m-3", "between_rounds")]
+    for name, deliver in sent:
+        await queue.send(KEY, name, deliver, name, empty)
+    with queue.answering(KEY, {"m-1"}):
+        assert [message.text for message in await queue.steering(KEY)] == ["m-3"]
+        assert await queue.steering(OTHER) == []
+    assert [message.text for message in await queue.steering(KEY)] == ["m-1", "m-3"]
+    nothing_left(queue)
+
+
 async def test_those_who_listen_to_a_session_are_woken() -> None:
     queue = queue_of(InMemoryBackend())
     with queue.listening(KEY) as first, queue.listening(OTHER) as other:
