@@ -287,5 +287,5 @@ def _no_hook(known: LoadedPlugin, hook: str, given: object) -> PluginError:
     )
 
 
-def _is_coroutine(value: object) -> TypeIs[Coroutine[Any, Any, Any]]:
+def _is_coroutine(value: object) -> TypeIs[Coroutine[object, Any, object]]:
     return isinstance(value, Coroutine)

@@ -160,10 +160,10 @@ class Predicate(Until[Any]):
     __slots__ = ("judge", "keeps", "name")
 
     def __init__(
-        self, name: str, judge: Callable[[Snapshot[Any]], Verdict | Awaitable[Verdict]], *, keeps: bool = False
+        self, name: str, judge: Callable[[Snapshot[object]], Verdict | Awaitable[Verdict]], *, keeps: bool = False
     ) -> None:
         self.name: str = name
-        self.judge: Callable[[Snapshot[Any]], Verdict | Awaitable[Verdict]] = judge
+        self.judge: Callable[[Snapshot[object]], Verdict | Awaitable[Verdict]] = judge
         # Whether the snapshot is handed to a user's function, which may keep it: then each iteration needs a new one.
         self.keeps: bool = keeps
 
@@ -328,7 +328,7 @@ def _verdict(value: object, reason: str) -> Verdict:
     return value if isinstance(value, Verdict) else Verdict(bool(value), reason if value else None)
 
 
-def _asked(name: str, ask: Callable[[Snapshot[Any]], Any]) -> Until[object]:
+def _asked(name: str, ask: Callable[[Snapshot[Any]], object]) -> Until[object]:
     def judge(snapshot: Snapshot[object]) -> Verdict | Awaitable[Verdict]:
         answer = ask(snapshot)
         return wait(answer) if inspect.isawaitable(answer) else _verdict(answer, name)

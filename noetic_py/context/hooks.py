@@ -287,7 +287,7 @@ class Hook(Generic[M_contra, S_contra]):
 class HookDecorator(Generic[Given, R]):
     """What `after_model(name=..., tags=...)` returns."""
 
-    _make: Callable[[Any], AnyHook] = field(alias="make")
+    _make: Callable[[object], AnyHook] = field(alias="make")
 
     def __call__(self, fn: Callable[Concatenate[HookContext[M, S], Given], Awaitable[R]], /) -> Hook[M, S]:
         """Make a hook of a function."""

@@ -187,7 +187,7 @@ class Engine(Protocol):
         """The step's key."""
         ...
 
-    def call(self, ctx: AnyContext, step: AnyStep, value: object, /) -> Coroutine[Any, Any, Any]:
+    def call(self, ctx: AnyContext, step: AnyStep, value: object, /) -> Coroutine[object, object, Any]:
         """Run a step as a child."""
         ...
 
@@ -197,7 +197,7 @@ class Engine(Protocol):
         """Code of a body has made a call that has to be awaited; says whether the body goes on."""
         ...
 
-    def gather(self, ctx: AnyContext, steps: Sequence[AnyStep], state: ShareState, /) -> Awaitable[list[Any]]:
+    def gather(self, ctx: AnyContext, steps: Sequence[AnyStep], state: ShareState, /) -> Awaitable[list[object]]:
         """Run steps at once."""
         ...
 

@@ -63,7 +63,7 @@ class ContentPart:
 
 # Some of these frozen classes have a hand-written `__init__` that goes through the slots' own setters: they are made
 # for every model round and every tool call, at about half the cost of the generated one.
-def _setter(cls: type, name: str) -> Callable[[object, Any], None]:
+def _setter(cls: type, name: str) -> Callable[[object, object], None]:
     setter: Callable[[object, object], None] = vars(cls)[name].__set__
     return setter
 

@@ -283,7 +283,7 @@ def _parts_of(value: object) -> Iterable[object]:
     return [*(getattr(value, name) for name in fields), *(extra or {}).values()]
 
 
-def _is_several(value: object) -> TypeIs[Collection[Any]]:
+def _is_several(value: object) -> TypeIs[Collection[object]]:
     return isinstance(value, Collection) and not isinstance(value, str)
 
 

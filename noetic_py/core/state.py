@@ -393,7 +393,7 @@ def _no_field(name: str) -> AttributeError:
 LayerStates: TypeAlias = Mapping[str, Any]
 """The states of layers by the layer's id; replaced when one changes, and never changed in place."""
 NO_LAYER_STATES: LayerStates = MappingProxyType({})
-_BY_KEY: frozenset[Any] = frozenset({dict, StateBag})
+_BY_KEY: frozenset[object] = frozenset({dict, StateBag})
 
 
 def copy_state(state: object) -> Any:

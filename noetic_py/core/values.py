@@ -319,7 +319,7 @@ _BASES: Final[tuple[tuple[Any, Copier], ...]] = (
     ((ChainMap, UserDict, UserList, SimpleNamespace), _fields),
 )
 # What of a value holds other values; nothing of the others does.
-_HELD: Final[dict[Copier, Callable[[Any], Iterable[Any]]]] = {
+_HELD: Final[dict[Copier, Callable[[Any], Iterable[object]]]] = {
     _parts: iter,
     _tuple: iter,
     _sequence: iter,

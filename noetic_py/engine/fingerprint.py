@@ -167,7 +167,7 @@ def _collect(kind: object, found: dict[str, type], seen: set[int]) -> None:
         found.setdefault(kind.__name__, kind)
 
 
-def _is_class(kind: object) -> TypeIs[type[Any]]:
+def _is_class(kind: object) -> TypeIs[type[object]]:
     return isinstance(kind, type)
 
 

@@ -504,7 +504,7 @@ async def _between_hooks(body: Body, value: object, frame: Frame) -> object:
     return output if frame.handover is None else frame.handover
 
 
-def rounds_with_hooks(frame: Frame) -> Callable[[AnyStep, Any, Frame, str], Awaitable[Any]]:
+def rounds_with_hooks(frame: Frame) -> Callable[[AnyStep, object, Frame, str], Awaitable[Any]]:
     """How a loop runs its body: with its hooks, where it has any."""
     hooks = _hooks(frame, "after_round", frame.step.tags)
     return partial(_round, hooks) if hooks else execute

@@ -77,8 +77,8 @@ class Kind:
     digested: bool = True
     essence: Callable[[Any], object] | None = None
     dump: Callable[[Any, Any], Any] | None = None
-    load: Callable[[Node, Any], Any] | None = None
-    reconcile: Callable[[Any, Any], Awaitable[Any]] | None = None
+    load: Callable[[Node, Any], object] | None = None
+    reconcile: Callable[[Any, Any], Awaitable[object]] | None = None
     meta: Callable[[Node], StepMeta] | None = None
     composite: bool = False
     in_order: bool = False

@@ -50,11 +50,11 @@ class Interpreter(Protocol):
 
     def send(
         self, frame: Frame, channel: AnyChannel, value: object, timeout: float | None, /
-    ) -> Coroutine[Any, Any, None]:
+    ) -> Coroutine[object, object, None]:
         """Send a message from a body."""
         ...
 
-    def receive(self, frame: Frame, channel: AnyChannel, timeout: float | None, /) -> Coroutine[Any, Any, Any]:
+    def receive(self, frame: Frame, channel: AnyChannel, timeout: float | None, /) -> Coroutine[object, object, Any]:
         """Wait for a message in a body."""
         ...
 
@@ -62,11 +62,11 @@ class Interpreter(Protocol):
         """Take a message that is there."""
         ...
 
-    def ask(self, frame: Frame, question: Ask[Any], /) -> Coroutine[Any, Any, Any]:
+    def ask(self, frame: Frame, question: Ask[Any], /) -> Coroutine[object, object, Any]:
         """Ask from a body, and wait for the answer."""
         ...
 
-    def checkpoint(self, frame: Frame, /) -> Coroutine[Any, Any, None]:
+    def checkpoint(self, frame: Frame, /) -> Coroutine[object, object, None]:
         """Commit what a body has done so far."""
         ...
 
@@ -116,17 +116,17 @@ class LayerStore(Protocol):
     """
 
     copiers: dict[str, tuple[Any, Callable[[Any], Any]]]
-    first: dict[str, Any]
-    met: dict[str, Any]
+    first: dict[str, object]
+    met: dict[str, object]
     replayed: deque[LayerStates]
     recalled: dict[str, Any]
-    parents: dict[str, Any]
+    parents: dict[str, object]
 
     def storage(self, layer: AnyLayer, namespace: str = "data") -> LayerStorage:
         """The layer's part of the store."""
         ...
 
-    async def load(self, layer: AnyLayer) -> Any:
+    async def load(self, layer: AnyLayer) -> object:
         """The state that the store has of a layer, or its first one."""
         ...
 

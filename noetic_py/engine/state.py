@@ -750,7 +750,7 @@ class Execution:
             digest.update(len(part).to_bytes(4, "big") + part)
         return digest.hexdigest()
 
-    def call(self, ctx: AnyContext, step: AnyStep, value: object, /) -> Coroutine[Any, object, object]:
+    def call(self, ctx: AnyContext, step: AnyStep, value: object, /) -> Coroutine[object, object, object]:
         if ctx.__class__ is not Frame and isinstance(ctx, Derived):
             step, ctx = self.run.interpreter.derived(step, ctx), frame_around(ctx)
         frame: Any = ctx if ctx.__class__ is Frame else frame_of(ctx)

@@ -164,7 +164,7 @@ class Form:
     check: Callable[[Any], None] | None
 
 
-_FORMS: dict[type[Any], Form] = {}
+_FORMS: dict[type[object], Form] = {}
 
 
 def form_of(made: type[object]) -> Form:

@@ -513,7 +513,7 @@ JournalRecord: TypeAlias = (
 )
 
 # Classes whose name in stores is another one.
-_STORED_NAMES: Mapping[type[Any], str] = {
+_STORED_NAMES: Mapping[type[object], str] = {
     AttemptFailed: "StepFailed",
     RunBegun: "RunStarted",
     ResultDiscarded: "Voided",

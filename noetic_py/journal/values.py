@@ -422,7 +422,7 @@ def object_of(fields: Mapping[str, Fits], optional: Mapping[str, Fits] | None = 
     )
 
 
-def _reads(read: Callable[[Any], object]) -> Fits:
+def _reads(read: Callable[[object], object]) -> Fits:
     def fits(value: object) -> bool:
         try:
             read(value)

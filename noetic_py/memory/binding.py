@@ -27,7 +27,7 @@ class Binding(Protocol):
         """The state itself, for code of the library that changes nothing in place."""
         ...
 
-    def copy(self) -> Any:
+    def copy(self) -> object:
         """A copy of the state."""
         ...
 
@@ -35,7 +35,7 @@ class Binding(Protocol):
         """Take what code assigns to `state`, where that may be changed."""
         ...
 
-    def write(self, value: Any, base: Any) -> None:
+    def write(self, value: object, base: Any) -> None:
         """Put a state in place of the one that `peek` gave as `base`."""
         ...
 

@@ -541,7 +541,7 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
         """The last that is called."""
 
 
-_HOOKS: dict[type[Any], frozenset[HookName]] = {}
+_HOOKS: dict[type[object], frozenset[HookName]] = {}
 _STATES: dict[type[Any], Any] = {}
 
 
@@ -608,7 +608,7 @@ def _evaluated(annotation: object, module: str) -> object:
         return None
 
 
-def _is_layer_class(cls: object) -> TypeIs[type[Any]]:
+def _is_layer_class(cls: object) -> TypeIs[type[object]]:
     return isinstance(cls, type) and issubclass(cls, MemoryLayer)
 
 

@@ -102,7 +102,7 @@ def _is_array(value: object) -> TypeIs[list[Any] | tuple[Any, ...]]:
     return isinstance(value, list | tuple)
 
 
-def _is_entry(value: object) -> TypeIs[ContextItem[Any]]:
+def _is_entry(value: object) -> TypeIs[ContextItem[object]]:
     return isinstance(value, ContextItem)
 
 

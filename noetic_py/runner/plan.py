@@ -133,7 +133,7 @@ class ResumeOptions(TypedDict, total=False):
 
 _OPTIONS = frozenset(RunOptions.__annotations__)
 _RESUME = frozenset(ResumeOptions.__annotations__)
-_KINDS: Mapping[str, type[Any]] = {
+_KINDS: Mapping[str, type[object]] = {
     "budget": Budget,
     "services": Mapping,
     "attrs": Mapping,

@@ -368,7 +368,7 @@ def _is_targets(handoffs: object) -> TypeIs[HandoffTargets]:
     return not isinstance(handoffs, (Step, HandoffTo, str)) and (callable(handoffs) or isinstance(handoffs, Iterable))
 
 
-def is_handoff(output: object) -> TypeIs[Handoff[Any]]:
+def is_handoff(output: object) -> TypeIs[Handoff[object]]:
     """Whether a body has given a handoff."""
     return isinstance(output, Handoff)
 

@@ -108,7 +108,7 @@ class ModelSpec(Spec):
 
     model: str | Model | None
     outputs: tuple[object, ...]
-    validate: Callable[[Any], Any] | None
+    validate: Callable[[Any], object] | None
     output_retries: int
     instructions: Any
     tools: tuple[Any, ...]

@@ -83,7 +83,7 @@ def _plain(value: Any) -> JsonValue:
     return _leaf(value) if fields is None else _mapping(fields)
 
 
-def _is_many(value: object) -> TypeIs[Collection[Any]]:
+def _is_many(value: object) -> TypeIs[Collection[object]]:
     return isinstance(value, _MANY)
 
 

@@ -341,11 +341,11 @@ def _encode_secret(value: Secret[object], _: int) -> dict[str, object]:
     return {_MARK: "secret", "v": value.name}
 
 
-def _tagged(tag: str, form: Callable[[Any], Any]) -> Callable[[Any, int], dict[str, Any]]:
+def _tagged(tag: str, form: Callable[[Any], object]) -> Callable[[object, int], dict[str, object]]:
     return lambda value, _: {_MARK: tag, "v": form(value)}
 
 
-_ENCODERS: Final[dict[type, Callable[[Any, int], Any]]] = {
+_ENCODERS: Final[dict[type, Callable[[Any, int], object]]] = {
     float: _encode_float,
     list: _encode_list,
     dict: _encode_dict,
@@ -498,7 +498,7 @@ def _decode_error(node: dict[str, Any]) -> structure.Failure:
     )
 
 
-_DECODERS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
+_DECODERS: Final[dict[str, Callable[[dict[str, Any]], object]]] = {
     "dict": _decode_pairs,
     "tuple": lambda node: tuple(_list_of(node)),
     "set": lambda node: structure.Bag("set", _list_of(node)),

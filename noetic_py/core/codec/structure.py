@@ -102,7 +102,7 @@ _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 _encode_ascii = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False).encode
 
 
-def _in_c() -> Callable[[Any, int], Iterable[str]] | None:
+def _in_c() -> Callable[[object, int], Iterable[str]] | None:
     """The part of the encoder that is written in C, where there is one: made once, and not again for every text."""
     make: Any = getattr(json.encoder, "c_make_encoder", None)
     text: object = getattr(json.encoder, "c_encode_basestring", None)
@@ -241,7 +241,7 @@ class Bag:
 
 Hook = Callable[[Any], Any]
 
-_SCALARS: Final[dict[Any, tuple[type | tuple[type, ...], Callable[[str], Any] | None]]] = {
+_SCALARS: Final[dict[object, tuple[type | tuple[type, ...], Callable[[str], Any] | None]]] = {
     str: (str, None),
     int: (int, None),
     float: ((int, float), None),
@@ -258,7 +258,7 @@ _SCALARS: Final[dict[Any, tuple[type | tuple[type, ...], Callable[[str], Any] | 
 }
 
 # The classes that a container type's values are made of; None keeps what was stored, for abstract types.
-_CONTAINERS: Final[dict[Any, Callable[[Iterable[Any]], Any] | None]] = {
+_CONTAINERS: Final[dict[object, Callable[[Iterable[object]], object] | None]] = {
     list: list,
     set: set,
     frozenset: frozenset,
@@ -618,7 +618,7 @@ def _fields(kind: object, value: object) -> dict[str, object]:
     raise Unfit(f"is a {type_name(kind)}, not {_shown(value)}")
 
 
-def _hashed(make: Callable[[Iterable[Any]], Any], parts: list[Any]) -> Any:
+def _hashed(make: Callable[[Iterable[Any]], object], parts: list[Any]) -> Any:
     try:
         return make(parts)
     except TypeError as error:

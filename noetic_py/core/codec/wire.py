@@ -436,7 +436,7 @@ def _migrated(cls: type[items.Extension], payload: Mapping[str, object], version
     return made
 
 
-_READERS: Final[dict[str, Callable[[Mapping[str, Any]], items.Item]]] = {
+_READERS: Final[dict[str, Callable[[Mapping[str, object]], items.Item]]] = {
     "message": _read_message,
     "function_call": _read_call,
     "function_call_output": _read_output,
@@ -493,7 +493,7 @@ def _base64(text: str) -> bytes | None:
     return content if b64encode(content).decode() == text else None
 
 
-_PART_READERS: Final[dict[str, Callable[[Mapping[str, Any]], items.ContentPart]]] = {
+_PART_READERS: Final[dict[str, Callable[[Mapping[str, object]], items.ContentPart]]] = {
     "input_text": lambda data: items.InputText(text=_field(data, "text"), extra=_extra(data, _TEXT)),
     "output_text": _read_output_text,
     "input_image": _read_image,

@@ -229,10 +229,10 @@ def counted(frame: Frame, name: str, before: str = "") -> str:
     return name
 
 
-def _judge(frame: Frame, until: Until[object]) -> Callable[[Snapshot[Any]], Verdict | Awaitable[Verdict]]:
+def _judge(frame: Frame, until: Until[object]) -> Callable[[Snapshot[object]], Verdict | Awaitable[Verdict]]:
     """A loop's predicate. All iterations share one snapshot; a predicate that may keep its own gets a copy."""
     judge, keeps = (until.judge, until.keeps) if isinstance(until, Predicate) else (until, True)
-    asked: Callable[[Snapshot[Any]], Any] = judge
+    asked: Callable[[Snapshot[object]], Any] = judge
     if keeps:
         asked = lambda snapshot: call_apart(frame, judge, snapshot.copy())  # noqa: E731
     return asked if frame.x.run.store is None else partial(_judged, frame, asked)

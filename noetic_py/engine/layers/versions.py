@@ -183,7 +183,7 @@ class _Walk:
     """Rewrites what an execution's steps have done to layers, in the order in which they have."""
 
     older: set[str]
-    newer: Callable[[str, Any], Any]
+    newer: Callable[[str, Any], object]
     codec: Codec
     found: list[tuple[BodySegment, LayerDeltas]] = field(factory=list["tuple[BodySegment, LayerDeltas]"])
 

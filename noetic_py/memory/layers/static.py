@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from typing_extensions import TypeIs
 
@@ -69,7 +69,7 @@ class StaticContent(MemoryLayer[None]):
         return await self.content(self.ctx)
 
 
-def _is_sequence(given: object) -> TypeIs[Sequence[Any]]:
+def _is_sequence(given: object) -> TypeIs[Sequence[object]]:
     return isinstance(given, Sequence)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ShapeT = TypeVar("ShapeT")
 
 _SHOWN = 10
-_SHAPES: dict[type[Any], Shape[Any]] = {}
+_SHAPES: dict[type[object], Shape[Any]] = {}
 
 
 @frozen(eq=False)
