@@ -20,7 +20,7 @@ from datetime import datetime
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled, current_token
@@ -96,9 +96,9 @@ class Job(Generic[T]):
         return value
 
     @staticmethod
-    def end_all(jobs: Iterable[Job[Any]]) -> None:
+    def end_all(jobs: Iterable[AnyJob]) -> None:
         """Tell every event loop once which of its coroutines may go on; called in any thread."""
-        loops: dict[Any, list[Job[Any]]] = {}
+        loops: dict[Any, list[AnyJob]] = {}
         for job in jobs:
             loops.setdefault(job._loop, []).append(job)
         for loop, its in loops.items():
@@ -108,7 +108,11 @@ class Job(Generic[T]):
                 call(_end, its)
 
 
-def _end(jobs: Iterable[Job[Any]]) -> None:
+AnyJob: TypeAlias = Job[Any]
+"""A job, whatever its work returns."""
+
+
+def _end(jobs: Iterable[AnyJob]) -> None:
     for job in jobs:
         job.end()
 
@@ -116,11 +120,11 @@ def _end(jobs: Iterable[Job[Any]]) -> None:
 class Worker(Protocol):
     """Does the jobs of one thread, with what it opens when it is first needed, and again after that broke."""
 
-    def take(self, queue: deque[Job[Any]], /) -> list[Job[Any]]:
+    def take(self, queue: deque[AnyJob], /) -> list[AnyJob]:
         """Take the next jobs out of a queue that is not empty: those that are done as one group."""
         ...
 
-    def do(self, jobs: Sequence[Job[Any]], /) -> None:
+    def do(self, jobs: Sequence[AnyJob], /) -> None:
         """Do jobs, and set the value or the error of each; raises nothing."""
         ...
 
@@ -164,7 +168,7 @@ class WorkerPool(Generic[U]):
         self._where = where
         self._ended = ended
         self._lock = threading.Lock()
-        self._queue: deque[Job[Any]] = deque()
+        self._queue: deque[AnyJob] = deque()
         # One for each job that was put, and one for each thread when it is to end: what threads wait for.
         self._calls: SimpleQueue[None] = SimpleQueue()
         self._threads = 0
@@ -263,7 +267,7 @@ class WorkerPool(Generic[U]):
             f"{self._where}: the backend was closed", where=self._where, reason="closed", hint="make a new one"
         )
 
-    def _put(self, job: Job[Any]) -> None:
+    def _put(self, job: AnyJob) -> None:
         # Before the lock: a forked child's may be held by a thread that it does not have.
         self._check_process()
         with self._lock:
@@ -300,7 +304,7 @@ class WorkerPool(Generic[U]):
                     self._ended()
                 Job.end_all(self._closing)
 
-    def _take(self, worker: Worker) -> list[Job[Any]] | None:
+    def _take(self, worker: Worker) -> list[AnyJob] | None:
         """The next jobs; none when another thread has taken them or patience has run out, `None` at the end."""
         try:
             self._calls.get(timeout=worker.patience())
@@ -323,7 +327,7 @@ def _nothing(store: object) -> None:
     """Open the store, and do nothing."""
 
 
-async def _wait(jobs: Sequence[Job[Any]]) -> None:
+async def _wait(jobs: Sequence[AnyJob]) -> None:
     """Wait until work is done; when it writes, through any cancellation.
 
     What a scope of anyio cancels is told so at its next wait, as after any shielded wait.
@@ -342,7 +346,7 @@ async def _wait(jobs: Sequence[Job[Any]]) -> None:
             return
 
 
-async def _wait_shielded(jobs: Iterable[Job[Any]]) -> None:
+async def _wait_shielded(jobs: Iterable[AnyJob]) -> None:
     cancelled: BaseException | None = None
     with anyio.CancelScope(shield=True):
         for job in jobs:

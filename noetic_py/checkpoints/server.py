@@ -11,11 +11,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from attrs import frozen
 
-from noetic_py.checkpoints.adapter import BlockingStore, Job, ThreadedBackend, WorkerPool
+from noetic_py.checkpoints.adapter import AnyJob, BlockingStore, Job, ThreadedBackend, WorkerPool
 from noetic_py.checkpoints.checks import check_descriptors
 from noetic_py.errors import CorruptRecord, NoeticError, StoreUnavailable
 from noetic_py.journal.stored import Lease, Transaction
@@ -139,14 +139,14 @@ class ServerWorker(Generic[L, S]):
         self._store = store
         self._timeout = timeout
 
-    def take(self, queue: deque[Job[Any]]) -> list[Job[Any]]:
+    def take(self, queue: deque[AnyJob]) -> list[AnyJob]:
         """Take the next job."""
         return [queue.popleft()]
 
     def patience(self) -> None:
         """A connection may be left alone for ever."""
 
-    def do(self, jobs: Sequence[Job[Any]]) -> None:
+    def do(self, jobs: Sequence[AnyJob]) -> None:
         """Do jobs."""
         for job in jobs:
             try:
@@ -197,7 +197,7 @@ class _BackendWorker(ServerWorker[L, B]):
         super().__init__(reconnector, store, timeout=timeout)
         self._leases = leases
 
-    def take(self, queue: deque[Job[Any]]) -> list[Job[Any]]:
+    def take(self, queue: deque[AnyJob]) -> list[AnyJob]:
         """Take the next job, with the appends that wait behind it if it is one."""
         jobs = [first := queue.popleft()]
         if isinstance(first, _AppendJob):
@@ -209,7 +209,7 @@ class _BackendWorker(ServerWorker[L, B]):
                 jobs.append(queue.popleft())
         return jobs
 
-    def do(self, jobs: Sequence[Job[Any]]) -> None:
+    def do(self, jobs: Sequence[AnyJob]) -> None:
         """Do jobs, in one transaction where there are several."""
         appends = [job for job in jobs if isinstance(job, _AppendJob)]
         if len(appends) > 1 and self._done_at_once(appends):

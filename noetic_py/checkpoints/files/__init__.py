@@ -6,9 +6,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from noetic_py.checkpoints.adapter import EmbeddedBackend, Job, WorkerPool
+from noetic_py.checkpoints.adapter import AnyJob, EmbeddedBackend, WorkerPool
 from noetic_py.checkpoints.checks import MAX_BYTES, check_settings
 from noetic_py.checkpoints.files.folder import VERSION, FileSettings, Folder, naming
 from noetic_py.checkpoints.files.store import FileStore
@@ -103,14 +102,14 @@ class _OneByOne:
         self._where = where
         self._store: FileStore | None = None
 
-    def take(self, queue: deque[Job[Any]]) -> list[Job[Any]]:
+    def take(self, queue: deque[AnyJob]) -> list[AnyJob]:
         """Take the next one."""
         return [queue.popleft()]
 
     def patience(self) -> None:
         """Nothing is held between two jobs."""
 
-    def do(self, jobs: Sequence[Job[Any]]) -> None:
+    def do(self, jobs: Sequence[AnyJob]) -> None:
         """Do it."""
         for job in jobs:
             try:

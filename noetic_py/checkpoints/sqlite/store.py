@@ -13,7 +13,7 @@ from typing import Any
 from attrs import astuple, evolve
 
 from noetic_py.checkpoints import checks
-from noetic_py.checkpoints.adapter import FARTHEST, LARGEST, Job, PrunePage
+from noetic_py.checkpoints.adapter import FARTHEST, LARGEST, AnyJob, PrunePage
 from noetic_py.checkpoints.contract import Scope
 from noetic_py.checkpoints.sqlite.schema import (
     DRIVER_ERRORS,
@@ -624,7 +624,7 @@ class GroupCommit:
         self._where = where
         self._store: SqliteStore | None = None
 
-    def take(self, queue: deque[Job[Any]]) -> list[Job[Any]]:
+    def take(self, queue: deque[AnyJob]) -> list[AnyJob]:
         """Take everything that waits now."""
         return [queue.popleft() for _ in range(min(len(queue), _MAX_GROUP))]
 
@@ -632,7 +632,7 @@ class GroupCommit:
         """For how many seconds the file is held between two groups."""
         return None if self._store is None else self._store.patience()
 
-    def do(self, jobs: Sequence[Job[Any]]) -> None:
+    def do(self, jobs: Sequence[AnyJob]) -> None:
         """Do jobs, first what reads: it sees nothing that is not committed."""
         usable = True
         try:
@@ -656,7 +656,7 @@ class GroupCommit:
             self._store.close()
             self._store = None
 
-    def _read(self, store: SqliteStore, job: Job[Any]) -> bool:
+    def _read(self, store: SqliteStore, job: AnyJob) -> bool:
         """Do one piece of reading work; returns whether the connection may be used on."""
         try:
             store.begin(write=False)
@@ -671,7 +671,7 @@ class GroupCommit:
             job.error = error
         return True
 
-    def _write(self, store: SqliteStore, jobs: Sequence[Job[Any]]) -> bool:
+    def _write(self, store: SqliteStore, jobs: Sequence[AnyJob]) -> bool:
         """Do writing work in one transaction; returns whether the connection may be used on.
 
         What was lost because of one piece is done once more, each piece alone.
@@ -699,7 +699,7 @@ class GroupCommit:
         return True
 
 
-def _part(store: SqliteStore, job: Job[Any], *, alone: bool) -> None:
+def _part(store: SqliteStore, job: AnyJob, *, alone: bool) -> None:
     """Do one piece of a group; what it raises is its own, but for what the driver raises."""
     job.error = None
     if not alone:
