@@ -426,7 +426,8 @@ def handling() -> AnyStep:
             ctx.state["at"] = name
             with suppress(errors.StepFailed):
                 await world.calling("a", id="deep")(x, ctx)
-        return await world.step("b")(x, ctx)
+        last: int = await world.step("b")(x, ctx)
+        return last
 
     return sequence(body, world.step("c"), id="flow")
 
