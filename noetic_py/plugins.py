@@ -523,7 +523,7 @@ def _check_factory(factory: object, plugin: str) -> None:
 
 
 def _twin(known: Mapping[str, tuple[T, str]], name: str) -> tuple[T, str] | None:
-    """What is known by a name that a person takes for this one: capitals make no other name."""
+    """The known name that differs from this one at most in case."""
     return next((found for other, found in known.items() if other.lower() == name.lower()), None)
 
 
@@ -569,7 +569,7 @@ class Plugins:
 
     @property
     def loaded(self) -> Sequence[LoadedPlugin]:
-        """What is loaded: by name from the entry points, then the objects that were given."""
+        """The loaded plugins: entry points by name, then the given objects."""
         return tuple(self.calls.loaded)
 
     def register(self) -> None:

@@ -43,7 +43,7 @@ O_contra = TypeVar("O_contra", contravariant=True, default=object)
 
 @frozen
 class Verdict:
-    """What a predicate says after an iteration.
+    """The verdict of a predicate after an iteration.
 
     Attributes:
         stop: Whether the loop ends.

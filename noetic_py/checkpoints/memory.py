@@ -262,7 +262,7 @@ class InMemoryBackend(StoreBackend[MemoryStore]):
         return False
 
     async def describe(self) -> Mapping[str, str]:
-        """What it is."""
+        """A description of the backend."""
         await self._open()
         return {"backend": "memory", "why": "nothing is kept longer than the backend"}
 

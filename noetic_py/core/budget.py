@@ -228,7 +228,7 @@ class RunnableStep(Protocol):
 
     @property
     def kind(self) -> str:
-        """Its spec."""
+        """The name of its kind."""
         ...
 
 

@@ -550,12 +550,12 @@ class ItemLog(ItemView):
         return child
 
     def frozen(self) -> ItemView:
-        """What the log holds now, as a view that never changes; nothing is copied."""
+        """The current items as a view that never changes; nothing is copied."""
         self._shared = len(self._tail)
         return self._view(self._sealed, self._ends, self._segment, len(self))
 
     def rendered(self, reason: str) -> ItemView:
-        """What a provider accepts: every call has its output; the log itself stays as it is.
+        """The items as a provider accepts them, each call with its output; the log is not changed.
 
         A call that is still open is closed by an output that names `reason`, right behind the calls and outputs that
         its own call stands among. Its id is made from the call's, so it is the same each time.
@@ -735,7 +735,7 @@ def _open_among(items: Sequence[ItemBase]) -> set[int]:
 
 
 def _half(item: ItemBase) -> tuple[Literal["call", "output", None], Pair]:
-    """Which half of a pair an item is, and which pair."""
+    """The pair that an item belongs to, and which half it is."""
     if isinstance(item, FunctionCall):
         return "call", ("function_call", item.call_id)
     if isinstance(item, FunctionCallOutput):

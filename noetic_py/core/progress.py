@@ -42,7 +42,7 @@ class ProgressStore(Protocol):
         ...
 
     def put(self, path: Path, entry: ProgressEntry | None) -> None:
-        """What there is of a step from now on; `None` for nothing."""
+        """Set the progress of a step; `None` clears it."""
         ...
 
     def reset_below(self, path: Path) -> None:
@@ -71,7 +71,7 @@ class ReadProgress:
 
     @property
     def value(self) -> JsonValue:
-        """What was left last, a copy of its own each time; `None` when nothing is there."""
+        """A copy of the last reported value; `None` without one."""
         entry = self.entries.get(self._path)
         return None if entry is None else entry.value
 

@@ -107,7 +107,7 @@ union: Final = Reducer("union", _union)
 append: Final = Reducer("append", _append)
 """Lists, tuples and texts: what each has appended is appended; one that was changed otherwise is a conflict."""
 last: Final = Reducer("last", _last, later=True)
-"""What the last of them has written, in the order of the calls or paths."""
+"""The last written value, in the order of the calls or paths."""
 
 
 def by_key(values: Reducer = last) -> Reducer:

@@ -107,7 +107,7 @@ class Secret(Generic[V_co]):
 
     @staticmethod
     def in_address(address: str) -> tuple[Secret[str], ...]:
-        """What in an address may be a password or a key, so that no text shows it while these secrets are held.
+        """The parts of an address that may be passwords or keys, as secrets that are masked in every text.
 
         These are the password in front of the host, of `http` also a user name without one, and the values of
         parameters such as `password`, `token` and `api_key`, each as it is written and as it is meant.
@@ -123,12 +123,12 @@ class Secret(Generic[V_co]):
 
     @property
     def name(self) -> str | None:
-        """What it is called."""
+        """Its name."""
         return self._name
 
     @property
     def stored(self) -> Literal["refused", "name"]:
-        """What a checkpoint does with it."""
+        """How it is stored in a checkpoint."""
         return self._stored
 
     def reveal(self) -> V_co:
@@ -264,7 +264,7 @@ def _as_json(value: object) -> Iterator[str]:
 
 
 def _parts_of(value: object) -> Iterable[object]:
-    """What a value is made of: of a mapping its values and what is not a name of one, of an object its fields."""
+    """The parts of a value: of a mapping its values and keys that are not names, of an object its fields."""
     if is_mapping(value):
         return [*value.values(), *(key for key in value if not isinstance(key, str) or not _NAME.fullmatch(key))]
     if isinstance(value, BaseException):

@@ -1,4 +1,4 @@
-"""What a listener makes of a run's events: some of them, pieces of text, items as they grow, typed output as it comes.
+"""Selections of a run's events: some of them, pieces of text, growing items, partial typed output.
 
 Each is an asynchronous iterator with a buffer of its own, read by one task. A loop that is left early ends it: the
 buffer goes with the iterator, and nothing waits for it any more.
@@ -36,7 +36,7 @@ Overflow: TypeAlias = Literal["drop", "wait"]
 
 
 class SelectOptions(TypedDict, total=False):
-    """Which events a reader of a stream wants, and how many may wait for it; all conditions hold.
+    """The events that a reader of a stream wants, and how many may wait for it; all conditions must hold.
 
     Attributes:
         path: Of the step at this path, and of those below it.
@@ -280,13 +280,13 @@ class Partials(Selection[T]):
 
 
 class _Answers:
-    """What answers have said so far, by their paths."""
+    """The text of answers so far, by their paths."""
 
     def __init__(self) -> None:
         self._growing: dict[tuple[str, ...], list[_Growth]] = {}
 
     def take(self, event: Event) -> list[Callable[[], ItemSnapshot]]:
-        """What there is to show since an event; an item is made when it is read."""
+        """The snapshot since an event; the item is made when it is read."""
         if isinstance(event, TextDelta | ReasoningDelta):
             growth = self._growth(event)
             return [partial(growth.show, event, "grows", growth.add(event.delta))]

@@ -420,7 +420,7 @@ def _not_copied(state: object, error: Exception) -> ConfigError:
 
 
 def share_state(state: object, how: Share) -> Any:
-    """What another context gets of a state object: itself, a copy that shares its values, a deep copy, or a new one.
+    """The state object for another context: itself, a copy that shares its values, a deep copy, or a new one.
 
     Raises:
         ConfigError: It cannot be copied, code `"state-copy"`; or a new one cannot be made of its class alone, code
@@ -466,7 +466,7 @@ def _refilled(made: Any, contents: dict[str, object]) -> object:
 
 
 def _plain_contents(state: object, kind: Any) -> dict[str, object] | None:
-    """What an object needs besides its class to be made again; `None` where the class has a way of its own."""
+    """The data that restore an object of its class; `None` where the class restores it itself."""
     if hasattr(kind, "__deepcopy__") or kind in copyreg.dispatch_table:
         return None
     reduced: Any = state.__reduce_ex__(4)

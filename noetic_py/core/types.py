@@ -42,7 +42,7 @@ ShareItems: TypeAlias = Literal["share", "copy", "new", "view"]
 Durability: TypeAlias = Literal["step", "exit", "manual"]
 OnDiverge: TypeAlias = Literal["fail", "adopt", "pin"]
 OnError: TypeAlias = Literal["retry", "skip", "abort"]
-"""What a loop or a schedule does about a failure; see `on_error` of [`loop`][noetic_py.loop]."""
+"""How a loop or a schedule handles a failure; see `on_error` of [`loop`][noetic_py.loop]."""
 
 
 def is_mapping(value: object) -> TypeIs[Mapping[Any, Any]]:

@@ -79,7 +79,7 @@ def copy_private(value: object) -> Any:
 
 
 def copier_of(value: object) -> Other:
-    """What copies a value as `copy_private` does, and faster where the value allows that.
+    """A function that copies a value as `copy_private` does, faster where possible.
 
     To look through a large value takes longer than to copy it, so a caller keeps this for as long as the value is the
     same.

@@ -1,4 +1,4 @@
-"""What a model is shown in one call, and the account of it: each part, its tokens, why it is there, what is missing."""
+"""The view of one model call: each part, its tokens, why it is there, what is missing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BlockKind: TypeAlias = Literal["system", "tools", "anchor", "history", "live", "
 
 @frozen
 class Dropped:
-    """What a part of a request goes without.
+    """The part of a request that was dropped.
 
     Attributes:
         items: How many items were left out; one that was shortened does not count.
@@ -72,7 +72,7 @@ class ViewBlock:
 
 @frozen(eq=False)
 class View:
-    """What a model is shown in one call.
+    """The view of a model in one call.
 
     Attributes:
         items: The conversation with what the layers recalled: `items` of the request.

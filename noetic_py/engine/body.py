@@ -88,7 +88,7 @@ class _Listener:
 
 
 DONE: Final = object()
-"""What `next` gives for work that has ended: cheaper than the exception that `send` raises."""
+"""The default of `next` for work that has ended; cheaper than the exception that `send` raises."""
 LIMIT: Final = 1.0
 """Seconds that a body may hold the event loop."""
 
@@ -262,7 +262,7 @@ def _not_awaited(frame: Frame, lost: list[tuple[str, str]]) -> NotAwaited:
 
 
 def _lost(frame: Frame) -> list[tuple[str, str]]:
-    """What was called and has not begun, in the order of the calls; closed, so that Python warns of none again."""
+    """Calls that were made and not awaited, in order; closed, so that Python does not warn again."""
     node, frame.calls = frame.calls, None
     lost: list[tuple[str, str]] = []
     while node is not None:

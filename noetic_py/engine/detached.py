@@ -181,7 +181,7 @@ class Detached:
             self.cancel_scope.cancel()
 
     async def run(self, frame: Frame, spec: SpawnSpec) -> Any:
-        """What the step does when it is executed."""
+        """Run the work as the body of its step."""
         frame.opened = True
         root = head(self.child, frame, frame.step, frame.scope)
         if isinstance(spec, MemorySpec):
@@ -328,7 +328,7 @@ class Detached:
 
 
 def _above(run: Run, frame: Frame, scope: ContextScope) -> Frame:
-    """What the work hangs from: the run itself, at the caller's path, so that it writes nothing of the caller's."""
+    """The parent frame of the work: the run's root at the caller's path, so that it writes no records of the caller."""
     root = None if run.root is None else run.root.frame
     if run.root is None or root is None:
         raise ConfigError("the run is over", code="not-running", hint="start work while a step runs")
@@ -452,7 +452,7 @@ class _DetachedStart:
 
 
 def _read(parent: Frame, step: AnyStep, work: Node) -> _DetachedStart | None:
-    """What was started; `None` when it cannot be found, or is not what it was."""
+    """The work that was started; `None` if it is missing or has changed."""
     decided = work.decisions.get(DETACHED_START)
     store = parent.x.run.store
     if decided is None or store is None:

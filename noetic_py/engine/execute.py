@@ -157,12 +157,12 @@ async def _further_attempts(frame: Frame, body: Body, value: object, error: Base
 
 
 def _given(step: AnyStep, value: object) -> object:
-    """What a body gets of its step's input: a function of a user's gets a value of its own."""
+    """The input of a body: a user's function gets its own copy."""
     return value if step.body is None else copy_value(value)
 
 
 def _handed_on(frame: Frame, output: object) -> object:
-    """What a step gives: of what a function of a user's has returned, a value of its own."""
+    """The output of a step: a copy of the value that a user's function returned."""
     _check_end(frame, output)
     # In a durable run it has been read from the step's record already.
     own = frame.step.body is None or frame.x.run.store is not None
@@ -172,7 +172,7 @@ def _handed_on(frame: Frame, output: object) -> object:
 async def _before(
     step: AnyStep, value: object, parent: Frame, name: str, scope: ContextScope
 ) -> replay.ReplayedOutput | None:
-    """What comes before a step now and then, and always in a durable run: what its journal says of the step."""
+    """The slow path before a step, always taken in a durable run: looks the step up in the journal."""
     run = parent.x.run
     if run.stopping or not run.executed & _BREATHE:
         await _breathe(parent.x)
@@ -459,7 +459,7 @@ def as_error(frame: Frame, error: Exception) -> errors.NoeticError:
 
 
 def _giver(frame: Frame) -> str | None:
-    """What a step's input comes from: the step before it in the sequence, or the body that has called it."""
+    """The origin of a step's input: the step before it in the sequence, or the body that called it."""
     below, up = frame, frame.up
     while up is not None and isinstance(spec := up.step.spec, (SequenceSpec, ParallelSpec, BranchSpec)):
         if isinstance(spec, SequenceSpec) and below.at[-1] in spec.frames[1:]:

@@ -1,4 +1,4 @@
-"""What the code of a flow is: its fingerprint, and the types that its steps declare."""
+"""The fingerprint of a flow's code, and the types that its steps declare."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _input_of(function: Any) -> object:
 
 
 def without_handoffs(kind: object) -> object:
-    """What a step gives at last, when its annotation names handoffs besides."""
+    """The output type of a step whose annotation also names handoffs."""
     if get_origin(kind) is Handoff:
         return get_args(kind)[0]
     if get_origin(kind) not in (Union, types.UnionType):
@@ -227,7 +227,7 @@ def _parts(spec: object) -> Iterator[object]:
 
 
 def _steps_in_function(function: Any) -> Iterator[object]:
-    """What a function's code names: steps, what may hold steps, and other functions of its module."""
+    """The objects that a function's code names: steps, containers of steps, and functions of its module."""
     function = inspect.unwrap(function)
     names = set(_names(function.__code__))
     for cell in function.__closure__ or ():
@@ -460,13 +460,13 @@ def _compiled(node: ast.Lambda) -> object:
 
 
 def _says(code: CodeType) -> object:
-    """What tells two compiled functions apart, wherever they stand."""
+    """The identity of a compiled function, independent of its place."""
     constants = [_says(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts]
     return code.co_code, code.co_names, code.co_varnames, constants
 
 
 def source_parts(source: str) -> list[str]:
-    """What a function's source says, without comments, docstrings and layout, and equal in every version of Python."""
+    """A function's source without comments, docstrings and layout, equal in every version of Python."""
     inner = source[:1].isspace()
     # As it stands, and not dedented: a text of several lines may begin at the margin.
     module: Any = ast.parse(f"if 1:\n{source}").body[0] if inner else ast.parse(source)

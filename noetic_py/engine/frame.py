@@ -254,7 +254,7 @@ class Frame(Context[Any, Any]):
 
     @property
     def where(self) -> Where:
-        """What log records about it have as their fields."""
+        """The fields of log records about it."""
         return Where(self.x.run.run_id, self.at, self.attempt)
 
     @property
@@ -294,7 +294,7 @@ class Frame(Context[Any, Any]):
             self.look_again()
 
     def holds_changes(self) -> bool:
-        """Whether what it, or a body around it, did to a state before a child is unwritten; in a durable run."""
+        """Whether it, or a body around it, changed the state before a child and has not written it; if durable."""
         frame: Frame | None = self
         while frame is not None and not (frame.clean and frame.opened):
             if any(each.delta or each.memory for each in frame.segments or ()):
@@ -317,7 +317,7 @@ class Frame(Context[Any, Any]):
 
 
 def acting(frame: Frame) -> Frame:
-    """Whose work it is: what is asked for through `ctx.root` or `ctx.parent` belongs to the body that asks."""
+    """The frame that work belongs to; requests through `ctx.root` or `ctx.parent` belong to their caller."""
     asking = CURRENT.get() if frame.virtual else None
     return asking if isinstance(asking, Frame) else frame
 
@@ -348,7 +348,7 @@ def frame_around(ctx: AnyContext) -> Frame:
 
 
 _NO_SCOPE = -1
-"""What has cancelled a call was no scope, as `asyncio.timeout` is none."""
+"""Marks a cancellation that no anyio scope caused, such as one by `asyncio.timeout`."""
 
 
 def innermost() -> object:
@@ -384,7 +384,7 @@ def settle_cuts(frame: Frame) -> None:
 
 
 def recorded_cut(frame: Frame, name: str) -> Any:
-    """What had cut off a call in an earlier process; `None` when nothing had.
+    """The recorded cause that cut off a call in an earlier process; `None` without one.
 
     The number of the scope, whether its time was over, and `True` where changes of the state before the call were not
     written.

@@ -67,7 +67,7 @@ class Received:
 
     @property
     def values(self) -> dict[str, object]:
-        """What the function gets, by parameter; what was not sent is absent.
+        """The function's arguments by parameter; those that were not sent are absent.
 
         Raises:
             ToolArgumentsInvalid: The arguments do not fit.
@@ -130,7 +130,7 @@ _LARGEST = MAX_ITEM_BYTES // 8
 
 
 def rules_for(frame: Frame, tool: AnyTool) -> list[dict[str, object]] | None:
-    """What the permission layers of a call say of its tool, for taking an answer without the flow's code."""
+    """The rules of permission layers for a call's tool, so that an answer can be checked without the flow's code."""
     from noetic_py.engine.layers.handles import Live
 
     found: list[dict[str, object]] = []

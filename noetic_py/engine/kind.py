@@ -111,7 +111,7 @@ class Kind:
 
     @property
     def is_wall(self) -> bool:
-        """Whether what its children say is not said in its parent's conversation, unless it is shared."""
+        """Whether its children have their own conversation unless the parent's is shared."""
         return self.paths or self.firings or self.shares is not None
 
     def is_named(self, name: str) -> bool:

@@ -55,7 +55,7 @@ class RunProgress:
         return _Entries(self._run.progress)
 
     def put(self, path: Path, entry: ProgressEntry | None) -> None:
-        """What there is of a step from now on."""
+        """Set the progress of a step."""
         self._run.in_its_thread(partial(_put, self._run, path, entry))
 
     def reset_below(self, path: Path) -> None:

@@ -387,7 +387,7 @@ def _last_step(run: Run, step: AnyStep, frame: str) -> AnyStep | None:
 
 
 def _left_unsaid(run: Run, plan: RunPlan, history: int, status: RunStatus) -> Sequence[Item]:
-    """What the user said, when the run has ended before its model was asked: it stays in the conversation."""
+    """The user's message if the run ended before a model call: it stays in the conversation."""
     flow, log = plan.step, plan.scope.log
     if status in ("completed", "suspended") or log.size > history or not _asks_first(flow, run.opening):
         return ()

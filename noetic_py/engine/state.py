@@ -381,7 +381,7 @@ class Run:
             await self.detached[0].done.wait()
 
     def possibly_spent(self, path: tuple[str, ...] = ()) -> Usage:
-        """What calls below a path had reserved that were in flight when an earlier owner died."""
+        """The reservations of calls below a path that were in flight when an earlier owner died."""
         found = NOTHING_USED
         for usage in self.recorded_usage:
             if not usage.sure and usage.path[: len(path)] == path:
@@ -392,7 +392,7 @@ class Run:
 
     @property
     def shutdown(self) -> Partial | None:
-        """What becomes of an answer in flight, while the run is stopped because its harness shuts down."""
+        """How a shutdown treats an answer in flight."""
         stop = None if self.root is None else self.root.stop
         return None if stop is None else stop.shutdown
 
@@ -524,7 +524,7 @@ class Execution:
 
     @property
     def whole(self) -> Execution:
-        """What it is a part of, with other memory: it was started, counts and ends as that. Mostly that is itself."""
+        """The execution that it is a part of (with other memory, but the same counts and end); usually itself."""
         return self if self._whole is None else self._whole
 
     @property

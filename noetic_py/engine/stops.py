@@ -174,7 +174,7 @@ def decision_of(asked: Asked, path: Path = ()) -> Decision:
 
 
 def asked_of(fields: Mapping[str, Any]) -> Asked:
-    """What a decision says; keys of a later version are left alone."""
+    """The stop request of a stored decision; keys of a later version are ignored."""
     return Asked(**{name: value for name, value in fields.items() if name in _NAMES})
 
 

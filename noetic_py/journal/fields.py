@@ -299,7 +299,7 @@ def check_fields(form: Form, fields: Any, kind: str, path: tuple[str, ...], pref
 
 
 def read_fields(form: Form, fields: Any, codec: Codec, kind: str, path: tuple[str, ...], prefix: str = "") -> object:
-    """What has this stored form, which was checked.
+    """The value of a stored form that was checked.
 
     Args:
         form: How it is stored.

@@ -29,7 +29,7 @@ class StoredLayerStates:
         self._forms: dict[str, dict[str, values.Known]] = {}
 
     def changes(self, now: LayerStates, codec: Codec) -> tuple[values.LayerDeltas, StoredLayerStates]:
-        """What leads from these states to others, and those as stored.
+        """The delta between two sets of layer states, and the later set as stored.
 
         Raises:
             CodecError: A state cannot be stored; `where` says the layer and the field.

@@ -64,7 +64,7 @@ def known_fields(state: object, codec: Codec) -> dict[str, Known]:
 
 
 def changes(before: Mapping[str, Known], after: Mapping[str, Known]) -> tuple[Change, ...]:
-    """What leads from one state to the other."""
+    """The delta between two states."""
     found: list[Change] = []
     moved: set[str] = set()
     if list(before) != list(after):
@@ -698,7 +698,7 @@ def one_of(given: object) -> ValueKind:
 
 
 def nested(made: type[object], expected: str) -> ValueKind:
-    """What has declared fields itself; they are checked and read as those of the record are."""
+    """A value with declared fields, which are checked and read like those of the record."""
     return ValueKind(expected, lambda value: value is not None, write_fields, nested=made)
 
 
@@ -771,7 +771,7 @@ TREE = ValueKind(
     lambda value, _: value.tree if isinstance(value, Stored) else value,
     lambda tree, _: Stored(tree),
 )
-"""What was made its stored form before it came into the record."""
+"""A value that was encoded before it was put into the record."""
 METADATA = ValueKind(
     "an object with text keys",
     is_dict,

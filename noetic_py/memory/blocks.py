@@ -195,7 +195,7 @@ def _add(content: list[str | ContentPart], part: str | ContentPart) -> None:
 
 
 def _face(part: str | ContentPart) -> str:
-    """What tells a part from others; bytes by their digest."""
+    """The identity of a part; bytes by their digest."""
     if isinstance(part, InputImage | InputFile) and part.data is not None:
         return f"{sha256(part.data).hexdigest()} {evolve(part, data=b'')!r}"
     return part if isinstance(part, str) else repr(part)
@@ -237,7 +237,7 @@ def fit(
 
 
 def own_count(block: LayerBlock, shown: Fitted, counter: TokenCounter) -> tuple[int, str | None]:
-    """What a block counts for: the layer's own figure when it is within a tenth of the counter's, which else wins.
+    """The tokens of a block: the layer's figure if it is within a tenth of the counter's, otherwise the counter's.
 
     Returns:
         The tokens, and what to say when the layer's figure was not believed.

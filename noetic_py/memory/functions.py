@@ -144,7 +144,7 @@ class Called:
 
 @define(eq=False)
 class _Parts:
-    """What needs pydantic, and is made when it is first asked for: a tool for each id that a layer has."""
+    """Tools of a function, one for each layer id; made on first use, because they need pydantic."""
 
     tools: dict[str, Any] = field(factory=dict[str, Any])
 

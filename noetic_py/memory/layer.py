@@ -83,7 +83,7 @@ TIMEOUTS: Final[Mapping[HookName, float]] = MappingProxyType(
 """Seconds that a hook may take, where the layer's `timeouts` say nothing else."""
 
 Reread: TypeAlias = Literal["self", "after", "all"]
-"""Whose recall is out of date: the layer's own, that of the layers behind it, too, or that of all layers."""
+"""Which recalls are out of date: the layer's, also those of the layers after it, or those of all layers."""
 
 S = TypeVar("S")
 
@@ -288,7 +288,7 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
     views: ClassVar[tuple[type[Any], ...]] = ()
     """Classes besides the layer's own by which a parameter of a tool asks for it, as in `Inject[View]`."""
     distributed: ClassVar[bool] = False
-    """Whether what it reaches is seen from other machines, which then needs a backend that is, too."""
+    """Whether other machines see its data, so that the backend has to be shared too."""
 
     id: str = ""
     slot: int = Slot.ENTITY

@@ -95,7 +95,7 @@ def part_of(block: LayerBlock, kind: BlockKind, why: str, counter: TokenCounter)
 
 
 def superseding(block: LayerBlock, delta: Sequence[Item] | None, counter: TokenCounter) -> Part:
-    """What takes the place of a pinned block that went stale: a message of the developer that names the layer.
+    """The replacement of a stale pinned block: a message of the developer that names the layer.
 
     Args:
         block: What the layer recalled now.

@@ -77,7 +77,7 @@ async def route(memory: Memory, value: object, *, where: tuple[str, ...], given:
 
 
 def unrouted(values: Sequence[object]) -> list[object]:
-    """What the caller sees of a generator's values, each routed as it was yielded: those that are not entries.
+    """The values of a generator that are not entries; entries are routed as they are yielded.
 
     Of a generator that has yielded nothing but entries it is these, as if they had been returned together.
     """

@@ -145,7 +145,7 @@ class Price:
 
 
 def _sum(total: int, price: Decimal, parts: Iterable[tuple[int, Decimal | None]]) -> Decimal:
-    """What tokens come to: those of parts that cost something else, the dearest first, and the rest of them."""
+    """The cost of tokens: parts with their own price, the dearest first, then the rest."""
     found = Decimal(0)
     own = sorted(((rate, count) for count, rate in parts if rate is not None and count), reverse=True)
     for rate, count in own:
@@ -438,7 +438,7 @@ class ProfiledModel(Protocol):
 
     @property
     def profile(self) -> ModelProfile:
-        """What is known of it."""
+        """Its properties."""
         ...
 
 
@@ -630,7 +630,7 @@ MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
 
 
 _SMALLEST: Final = 16
-"""What a piece counts at the least, since each is an object."""
+"""The minimum size of a piece, since each is an object."""
 
 
 class AnswerSize:

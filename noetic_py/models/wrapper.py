@@ -339,7 +339,7 @@ class _Watch:
             self.stop()
 
     def error(self, model: str) -> errors.ModelError:
-        """What to say when the time was over."""
+        """The error after the timeout."""
         seconds = self._seconds[self._limit]
         what = {
             "begin": f"the answer did not begin within {seconds:g} s",

@@ -61,7 +61,7 @@ _LONGEST_PAUSE = 1.0
 
 
 def codec_for(step: AnyStep, *more: Any) -> Codec:
-    """What stores the values of a flow, and makes again the classes that its annotations name."""
+    """The codec of a flow's values, which knows the classes that its annotations name."""
     types = known_types(step, *more)
     # What `settle` gives is known to every flow, unless a class of its own is called the same.
     return Codec(types if any(kind.__name__ == Settled.__name__ for kind in types) else [*types, Settled])
@@ -137,7 +137,7 @@ async def give_up(backend: CheckpointBackend, lease: Lease) -> None:
 
 
 def _run_summary(run: Run, flow: str, source: str | None) -> Mapping[str, object]:
-    """What lists show of a run."""
+    """The summary of a run for lists."""
     fields = {
         "flow": flow,
         "source": source,
@@ -346,7 +346,7 @@ async def _beginning(started: RunBegun, opening: Opening, backend: CheckpointBac
 
 
 def left_of(run_history: RunHistory) -> tuple[list[Item], list[Change], StoredState]:
-    """What a run without an end has added: its items, the changes of its state, and what that began as."""
+    """The items and state changes of a run without an end, and the state it began with."""
     own = visible(run_history.index)
     opening = run_history.started.opening
     stored = None if opening is None else opening.state

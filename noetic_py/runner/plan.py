@@ -237,7 +237,7 @@ def _check_kinds(options: Mapping[str, Any]) -> None:
 
 
 def outside_of(ctx: object) -> UnboundEngine:
-    """What a context made outside a run knows of itself.
+    """The data of a context that was made outside a run.
 
     Raises:
         ConfigError: It is not a context, or a step's own; code `"run-option"`.

@@ -418,7 +418,7 @@ class Living:
         return self._flows.get(run_id) or (fit[0] if len(fit) == 1 else None)
 
     def view(self, run_id: str, access: Authorizer) -> View:
-        """What the model was shown last in a run that goes on, or that has ended soon before.
+        """The last view of the model in a run that is in progress or has just ended.
 
         Args:
             run_id: The run.
@@ -471,7 +471,7 @@ class Living:
 
 
 def interruption(run: Any) -> Interruption | None:
-    """What is to be said of a run that was cancelled from outside; `None` of another one."""
+    """The note for a run that was cancelled from outside; `None` for other runs."""
     if run.left is None:
         return None
     stored = run.store is not None and run.resources.storage.durability != "none"

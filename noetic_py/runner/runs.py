@@ -51,7 +51,7 @@ _STATUSES: tuple[RunStatus, ...] = (
 _BROKEN: tuple[RunStatus, ...] = ("failed", "budget_exceeded")
 _PAGE = 100
 DONE: tuple[RunStatus, ...] = ("completed",)
-"""What `prune` forgets when nothing else is said."""
+"""The statuses that `prune` removes by default."""
 # What may be said of the one file that holds a run: the list itself was read.
 _OF_ONE_FILE = frozenset({"permission", "directory", "link", "io"})
 
@@ -62,7 +62,7 @@ FlowOf: TypeAlias = "Callable[[str, str], AnyStep | None]"
 
 @frozen
 class RunInfo:
-    """What is known of a run without reading its journal.
+    """A run, without reading its journal.
 
     Attributes:
         run_id: The run.
@@ -254,7 +254,7 @@ class Runs:
         return found if limit is None else found[:limit]
 
     async def _listed(self, entry: RunEntry) -> RunInfo:
-        """What is known of a run, and what is wrong with it."""
+        """A run and the problem of its record."""
         if entry.problem is not None:
             return _bare(entry, entry.problem)
         try:
@@ -286,7 +286,7 @@ class Runs:
         return True
 
     async def journal(self, run_id: str, *, after: int = 0) -> Sequence[JournalRecord]:
-        """What a run's journal holds, read without any code of the run's flow.
+        """Read the journal of a run, without the code of its flow.
 
         Items and plain values are made. A value of a class of the flow's stays as it is stored: JSON, in which `"$"`
         marks the class.
@@ -331,7 +331,7 @@ class Runs:
         return found
 
     async def verify(self, run_id: str, *, anchor: Anchor | None = None) -> VerificationReport:
-        """What the record transforms say of a run: of each record, and of where its journal ends.
+        """Verify a run with the record transforms: each record, and the end of its journal.
 
         Nothing is refused here, whatever is found; `report.ok` says whether everything is as it was written.
 
@@ -355,7 +355,7 @@ class Runs:
         return await self._backend.verify(run_id, anchor)
 
     async def describe(self) -> Mapping[str, str]:
-        """What keeps the runs and how it is set up, for people: a backend's own words, without secrets."""
+        """A description of the backend and its settings for people, without secrets."""
         await self._access.require("read", on=Resource())
         return await self._backend.describe()
 
@@ -433,7 +433,7 @@ class Runs:
 
 
 def resume_action(status: RunStatus) -> AccessAction:
-    """What going on with a run is, by how it has ended: a run that has broken is tried again."""
+    """The access action that a resume needs, by the run's status."""
     return "retry" if status in _BROKEN else "resume"
 
 
@@ -547,7 +547,7 @@ def _is_of(entry: RunEntry, session: SessionKey | None) -> bool:
 
 
 def _bare(entry: RunEntry, problem: str) -> RunInfo:
-    """What is known of a run whose summary is not to be believed."""
+    """A run whose summary is damaged."""
     return evolve(_info_of(evolve(entry, summary=b"")), problem=problem)
 
 
@@ -561,7 +561,7 @@ def _status_of(entry: RunEntry) -> RunStatus:
 
 
 def _info_of(entry: RunEntry) -> RunInfo:
-    """What is known of a run, without what it waits for."""
+    """A run without its open requests."""
     summary = _summary(entry)
     return RunInfo(
         entry.run_id,

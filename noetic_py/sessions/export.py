@@ -50,7 +50,7 @@ class StateData:
 
 @frozen
 class LayerData:
-    """What a memory layer keeps of a session.
+    """The data of a memory layer for a session.
 
     Attributes:
         state: Its state; `None` when it has stored none.
@@ -116,7 +116,7 @@ class SessionData:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> SessionData:
-        """What a document says; a field that is missing has its default, one that is unknown is refused.
+        """Read a document; a missing field has its default, an unknown one is refused.
 
         Raises:
             SessionLoadError: It is of a newer version than this library knows.
@@ -240,7 +240,7 @@ _ATTEMPTS: Final = 5
 
 @frozen(eq=False)
 class _Checked:
-    """What a layer is to keep, as it is written."""
+    """The data of a layer in the form in which it is written."""
 
     state: bytes | None
     values: Mapping[str, bytes]
@@ -250,7 +250,7 @@ class _Checked:
 
 
 async def dumped(store: SessionStore, key: SessionKey) -> SessionData:
-    """What a session holds, and what layers keep of it, of one moment between two writes.
+    """The data of a session and of its layers at one moment between two writes.
 
     Raises:
         SessionLoadError: It cannot be read.
@@ -318,7 +318,7 @@ def _place(layer: AnyLayer, key: SessionKey, namespace: str) -> tuple[str, ...]:
 
 
 def target_of(data: SessionData, into: SessionKey | None) -> SessionKey:
-    """Which session data are to become.
+    """The session that data are imported as.
 
     Raises:
         ConfigError: Neither the data nor the caller says; code `"session-key"`.

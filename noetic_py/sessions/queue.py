@@ -140,7 +140,7 @@ NEXT: Final = object()
 """The input of a turn that is to take the next message."""
 
 _IDS: Final = "queued_"
-"""What the ids of the items begin with that were sent so."""
+"""The prefix of the ids of items that were sent this way."""
 _MAX_BYTES: Final = 32 * 1024 * 1024
 _MAX_ID: Final = 256
 
@@ -171,14 +171,14 @@ class QueuedMessage:
 
     @property
     def item(self) -> Message:
-        """What a conversation holds of it; its id tells one message from all others."""
+        """The item of a message in a conversation; its id is unique."""
         message = Message.user(self.message) if isinstance(self.message, str) else self.message
         return evolve(message, id=_IDS + sha256(self.delivery_id.encode(errors="surrogatepass")).hexdigest()[:32])
 
 
 @frozen
 class Sent:
-    """What became of a message that was sent.
+    """The outcome of a sent message.
 
     Attributes:
         delivery_id: What it was delivered as.
@@ -304,7 +304,7 @@ class MessageQueue:
         return found
 
     async def steering(self, key: SessionKey) -> Sequence[Message]:
-        """What a turn under way is to be told before its next round; it leaves out what it has been told."""
+        """The new messages for a running turn before its next round."""
         its_own = self._answered.get(key, ())
         waiting = [each for each in await self.waiting(key) if each.delivery_id not in its_own]
         return [each.item for each in waiting if each.deliver == "between_rounds"]
@@ -392,7 +392,7 @@ class MessageQueue:
 
     @contextmanager
     def listening(self, key: SessionKey) -> Generator[anyio.Event]:
-        """What is set when there may be something to do."""
+        """The event that is set when there may be work."""
         event = anyio.Event()
         events = self._listening.setdefault(key, [])
         events.append(event)

@@ -1,4 +1,4 @@
-"""What users have of sessions."""
+"""`Session`: the public interface of sessions."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ class Session(Generic[M_co]):
             yield stream
 
     async def items(self) -> Sequence[Item]:
-        """What was said so far, calls that were left open closed; a copy.
+        """A copy of the conversation so far, with open calls closed.
 
         Raises:
             SessionLoadError: It cannot be read.

@@ -104,7 +104,7 @@ class _WatchedSession:
 
 
 class SessionWatchers:
-    """What is remembered of the sessions of one harness; of those that were quiet longest nothing is."""
+    """The cache of the sessions of one harness; the least recently used are dropped."""
 
     def __init__(self, policy: SessionPolicy) -> None:
         self._history = policy.history
@@ -211,7 +211,7 @@ class SessionLease:
 
 @frozen(eq=False)
 class FinishedTurn:
-    """What a turn has made.
+    """The outcome of a turn.
 
     Attributes:
         run_id: Its run.
@@ -344,7 +344,7 @@ class SessionStore:
         return SessionLease(self.backend, lease, 0 if head is None else head.position)
 
     async def read(self, key: SessionKey, codec: Codec | None = None) -> session_stream.StoredConversation:
-        """What a session holds now: what is known of it, and what was written since.
+        """The current contents of a session: the cached state, and what was written since.
 
         Raises:
             SessionLoadError: It cannot be read, and the policy does not say to begin afresh.

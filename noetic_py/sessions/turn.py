@@ -107,7 +107,7 @@ class Turn:
             return await self._begun(lease, conversation)
 
     def _answers(self, conversation: session_stream.StoredConversation) -> set[str]:
-        """What the messages were delivered as that this turn is an answer to, or might be."""
+        """The delivery ids of the messages that this turn answers, or may answer."""
         former, shut = conversation.open, conversation.shut
         runs = {each.run_id for each in (former, shut) if each is not None}
         if self._plan.run_history is not None:
@@ -382,7 +382,7 @@ class Turn:
         return result
 
     async def _run_history(self, run_id: str) -> RunHistory | None:
-        """What a turn's run has written; `None` when it has not begun, its id being another run's perhaps."""
+        """The records of a turn's run; `None` if it has not begun."""
         try:
             run_history = await load_run_history(self._store.backend, run_id, self._codec)
         except errors.RunNotFound:

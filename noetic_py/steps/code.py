@@ -24,7 +24,7 @@ _LOOKED_AT = 100
 
 
 class StepDecorator(Protocol):
-    """What `@step(...)` returns. A function that returns `R | Handoff[R]` makes a step of `R`."""
+    """The decorator that `@step(...)` returns. A function that returns `R | Handoff[R]` makes a step of `R`."""
 
     @overload
     def __call__(self, fn: Callable[[T, Context[M, S]], Awaitable[Handoff[R]]], /) -> Step[T, R, M, S]: ...
@@ -181,7 +181,7 @@ def _is_context(fn: object, parameter: inspect.Parameter) -> bool:
 
 
 def wrong_input(step: AnyStep, value: object, giver: str | None) -> str | None:
-    """What to say of an input that does not fit the annotation of a step's function; `None` when it may fit.
+    """The message for an input that does not fit the annotation of a step's function; `None` if it may fit.
 
     Args:
         step: The step.

@@ -418,7 +418,7 @@ def _naming_targets(body: Body, targets: Targets) -> Body:
 
 
 def undeclared(path: tuple[str, ...], to: Handoff[object]) -> ConfigError:
-    """What is wrong with a handoff from where none is followed."""
+    """The error for a handoff from a step without declared handoffs."""
     return ConfigError(
         f"a handoff to {to.step!r} was returned where none is followed",
         code="handoff",

@@ -49,7 +49,7 @@ _DIGITS = 400
 
 
 def not_shown(why: str) -> str:
-    """What stands for a value that has no JSON text."""
+    """The placeholder for a value without JSON text."""
     return f"{NOT_SHOWN}: {why}]"
 
 
@@ -181,7 +181,7 @@ class Arguments(Protocol):
         ...
 
     def received(self, values: Mapping[str, object]) -> dict[str, JsonValue]:
-        """What the function gets, as JSON; see [`Tool.received`][noetic_py.Tool.received]."""
+        """The arguments of the function as JSON; see [`Tool.received`][noetic_py.Tool.received]."""
         ...
 
 
@@ -372,7 +372,7 @@ class SchemaArguments:
         return found
 
     def received(self, values: Mapping[str, object]) -> dict[str, JsonValue]:
-        """What was sent, and what the function or the schema has besides: a default, or that only the tool knows it."""
+        """The sent arguments, and those that the function or the schema adds: a default, or a hidden value."""
         # What the function itself has as a default is what it gets, whatever the schema says.
         given = {name: as_received(value) for name, value in {**self.defaults, **values}.items()}
         unknown = not_shown("not sent, the tool decides")

@@ -52,7 +52,7 @@ def beside(part: object, root: Mapping[str, object]) -> Iterator[Mapping[str, ob
 
 
 def _pointed(reference: object, root: Mapping[str, object]) -> object:
-    """What a reference inside of a schema points to; `None` for one that points to nothing in it."""
+    """The target of a reference inside a schema; `None` without a target."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
     found: Any = root

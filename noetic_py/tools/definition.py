@@ -117,7 +117,7 @@ class _Missing(Enum):
 
 
 MISSING: Final = _Missing.MISSING
-"""What an injector returns when it has nothing of the type; the function's default is used then."""
+"""Returned by an injector without a value of the type; the function's default is used then."""
 
 Injector: TypeAlias = Callable[[str, type[Any]], object]
 """Gives the value for a parameter, by its name and the class that is asked for, or `MISSING`."""
@@ -128,7 +128,7 @@ Emit: TypeAlias = Callable[[object], Awaitable[None] | None]
 
 @frozen(eq=False)
 class RunBinding:
-    """What a run lends to a tool that is called directly from the body of a step.
+    """The resources of a run for a tool that is called directly from the body of a step.
 
     Attributes:
         ctx: The context.
@@ -282,7 +282,7 @@ _WIRE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ToolOptions(TypedDict, total=False):
-    """What [`tool`][noetic_py.tool] takes besides the function.
+    """The options of [`tool`][noetic_py.tool].
 
     Attributes:
         name: What the model calls it; the function's name unless told.
@@ -343,7 +343,7 @@ def _as_hooks(given: Iterable[AnyHook]) -> tuple[AnyHook, ...]:
 
 @define(eq=False)
 class _Lazy:
-    """What is made when it is first asked for, because it needs pydantic."""
+    """The parts that are made on first use, because they need pydantic."""
 
     arguments: Arguments | None = None
     injected: Mapping[str, Injected] | None = None
@@ -482,7 +482,7 @@ class Tool(Generic[P, O_co, M_contra, S_contra]):
         return self._arguments().parse(arguments, explicit=explicit)
 
     def received(self, values: Mapping[str, object]) -> dict[str, JsonValue]:
-        """What the function gets when it is called with values that `parse` gave, as JSON.
+        """The arguments of the function for values that `parse` returned, as JSON.
 
         This is what rules, hooks and people judge: defaults are filled in, and equal values have one form however they
         were spelled. A mask stands for a secret, and a text that begins with `[not shown` for a value without a JSON
@@ -588,7 +588,7 @@ class ToolSource(Protocol):
 
 
 class _ToolDecorator:
-    """What `@tool(...)` returns."""
+    """The decorator that `@tool(...)` returns."""
 
     __slots__ = ("_options",)
 

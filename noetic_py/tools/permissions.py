@@ -24,7 +24,7 @@ from noetic_py.errors import ConfigError
 from noetic_py.redaction import MASK, NOT_SHOWN
 
 PermissionAction: TypeAlias = Literal["allow", "ask", "deny"]
-"""What becomes of a call: it is made, it waits for approval, or it is denied."""
+"""The action for a call: allow it, ask for approval, or deny it."""
 
 _Fit: TypeAlias = Literal["yes", "maybe", "no"]
 _STRICT: tuple[PermissionAction, ...] = ("deny", "ask", "allow")
@@ -65,7 +65,7 @@ def _text(value: object) -> str:
 
 @frozen
 class PermissionRule:
-    """What becomes of the calls that it fits.
+    """A rule for the calls that it matches.
 
     Patterns are those of file names: `*` for any text, `?` for one character, `[abc]` for one of several. Upper and
     lower case differ, letters that look alike differ, and the whole text has to fit.
@@ -242,7 +242,7 @@ _LONGEST = 256
 
 @lru_cache(1024)
 def _read(text: str) -> frozenset[tuple[str, object]]:
-    """What a text may be to a tool, by the type that reads it."""
+    """The values that a text may become, by the type that reads it."""
     found: list[tuple[str, object]] = []
     value = text if _number(text) is None else float(text)
     for kind, adapter in _readers() if len(text) <= _LONGEST else ():
@@ -269,7 +269,7 @@ def _readers() -> Sequence[tuple[str, Any]]:
 def decide(
     rules: Iterable[PermissionRule], tool: str, arguments: Mapping[str, object] | None, *, otherwise: PermissionAction
 ) -> tuple[PermissionAction, PermissionRule | None]:
-    """What becomes of a call, and the rule that says so.
+    """The action for a call, and its rule.
 
     Args:
         rules: The rules.

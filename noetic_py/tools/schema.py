@@ -111,7 +111,7 @@ class SchemaCheck:
         return found
 
     def _parts(self, part: object, value: object) -> Iterator[Mapping[str, Any]]:
-        """What the schema says of a value: of several ways in which that could fit, those in which it does."""
+        """The parts of the schema for a value: of several alternatives those that match."""
         for each in beside(part, self._validator.schema):
             try:
                 fits = each is part or self._validator.evolve(schema=each).is_valid(value)
@@ -135,7 +135,7 @@ class SchemaCheck:
 
 
 def _kinds(part: Mapping[str, object]) -> Iterator[object]:
-    """What a schema says of each item of a list, `None` where nothing."""
+    """The schema of each item of a list, `None` without one."""
     first, rest = part.get("prefixItems"), part.get("items")
     yield from first if is_list(first) else ()
     yield from rest if is_list(rest) else ()

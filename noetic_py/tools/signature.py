@@ -202,7 +202,7 @@ class Signature:
 
     @property
     def defaults(self) -> dict[str, object]:
-        """What the function itself has for what it is not given, by parameter."""
+        """The default values of the function, by parameter."""
         return {name: p.default for name, p in self.source.parameters.items() if p.default is not _EMPTY}
 
     @property

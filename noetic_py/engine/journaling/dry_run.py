@@ -64,7 +64,7 @@ def _was_stopped(run_history: RunHistory) -> bool:
 
 
 def _look(above: Node, step: AnyStep, name: str) -> Iterator[PlannedStep]:
-    """What the flow's next call of a step would do."""
+    """The action of the flow's next call of a step."""
     path = (*above.path, name)
     node = above.children.get(name)
     if node is not None and node.finished is not None:

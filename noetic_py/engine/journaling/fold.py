@@ -233,17 +233,17 @@ def below(
 
 
 def left_by(node: Node, *, own: bool) -> list[BodySegment]:
-    """What a finished step has left in the scope that it ran in, in order; `own`: whether that was its own."""
+    """The changes of a finished step in the scope that it ran in, in order; `own`: whether that was its own."""
     return list(_visible(node, top=own and node.kind.left is not None))
 
 
 def visible(node: Node) -> list[BodySegment]:
-    """What all steps below have put into the conversation and the state of the node's own scope."""
+    """The items and state changes of all steps below in the node's own scope."""
     return list(_visible(node, top=True))
 
 
 def inside(node: Node) -> list[BodySegment]:
-    """What the steps of a spawn's child have left in its own scope, whether or not the spawn is done."""
+    """The changes of a spawn's steps in its own scope, whether or not the spawn has ended."""
     entries = [entry for entry in node.layout if isinstance(entry, Node)]
     return [own for entry in entries for own in _entry(node, entry)]
 
@@ -264,7 +264,7 @@ def _visible(node: Node, *, top: bool = False) -> Iterator[BodySegment]:
 
 
 def _entry(node: Node, entry: Node) -> Iterator[BodySegment]:
-    """What a step has left, unless it has failed and its parent went on."""
+    """The changes of a step, unless it failed and its parent handled that."""
     if entry.cause is None or entry.shown or ended_with(node, entry):
         yield from _visible(entry)
 
@@ -345,7 +345,7 @@ class Begun:
 
 
 def _starts_over(record: AttemptFailed) -> bool:
-    """Whether what begins there next is another attempt: after the last one a resumed run begins with the first."""
+    """Whether the next start there is another attempt: after the last one a resumed run begins with the first."""
     return not record.final or (record.attempt > 1 and not isinstance(record.error, BudgetExceeded))
 
 
@@ -361,7 +361,7 @@ _ROUND: Final = re.compile(r".+\[(\d+)\]")
 
 
 def last_step(child: Node) -> StepMeta | None:
-    """What the step that has finished last, at or below a child, has left for the steps after it."""
+    """The last completed step at or below a child, for the steps after it."""
     node = max(_done(child), key=lambda each: each.position, default=None)
     if node is None:
         return None
@@ -375,7 +375,7 @@ def last_verdict(child: Node) -> tuple[Path, str | None, LoopStop] | None:
 
 
 def _why_ended(loop: Node) -> tuple[str | None, LoopStop]:
-    """What a finished loop says of its last round."""
+    """The verdict of a finished loop's last round."""
     rounds = filter(None, map(_ROUND.fullmatch, (*loop.children, *loop.failed)))
     last = max((int(name[1]) for name in rounds), default=0)
     verdict = loop.decisions.get(f"verdict[{last}]")

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 def packed(output: object) -> object:
-    """What a step has given that might have handed over, as it is stored."""
+    """The stored output of a step that may hand over."""
     to, given = (output.step, output.input) if isinstance(output, HandoffOutput) else (None, output)
     return {"to": to, "value": given}
 
@@ -67,7 +67,7 @@ def read_output(kind: Kind, output: values.Stored, step: AnyStep, codec: Codec) 
 
 
 def _handed(output: values.Stored, step: AnyStep, codec: Codec) -> object:
-    """What a step gave that might have handed over."""
+    """The output of a step that may hand over."""
     to, value = output.tree["to"], values.Stored(output.tree["value"])
     if to is None:
         return read_value(value, step, codec)
@@ -269,7 +269,7 @@ class RunWriter:
             raise self._poison
 
     def _taken(self) -> _Taken:
-        """What is to be written as one transaction.
+        """The records of one transaction.
 
         What several commits have added may be too large together, and may be written apart: each could have come first.
         What lists show goes with the last part.
@@ -334,7 +334,7 @@ class RunWriter:
         )
 
     async def _finish_append(self, taken: _Taken, done: int) -> None:
-        """What was cancelled is done whole or not at all: find out which, and then do it."""
+        """After a cancelled append: find out whether it was committed, and append it if not."""
         with anyio.CancelScope(shield=True):
             head = await self.backend.head(self._lease.run_id)
             if head is None or (head.position, head.fence) != (done, self.fence):
@@ -383,7 +383,7 @@ class RunWriter:
                 self._poison = self._poison or lost
 
     def lose(self, error: errors.CheckpointError) -> None:
-        """What the run belongs to is another process's by now: begin no further body, and commit nothing more."""
+        """Mark the run as lost to another process: start no body and commit nothing more."""
         self._poison = self._poison or error
 
     async def release(self) -> None:
@@ -436,7 +436,7 @@ def encode_finished(frame: Frame, store: RunWriter, value: object, output: objec
 
 
 def _output(frame: Frame, value: object, output: object, codec: Codec) -> tuple[Any, Any, Any]:
-    """What is stored as the output, not twice what stands elsewhere; what is handed on; and its stored form.
+    """The output to store (a reference if it is stored elsewhere), the value to return, and its stored form.
 
     Raises:
         CodecError: It cannot be stored, or not be read back.
@@ -482,7 +482,7 @@ def _own(frame: Frame, output: object, tree: object, codec: Codec) -> object:
 
 
 def _asked_of_loops(frame: Frame) -> tuple[tuple[values.Path, object], ...]:
-    """What loops around a step, and steps that hand over, have been asked in it or below it: the last word of each."""
+    """The last request of a step, or of steps below it, to each loop and each handoff around it."""
     found: list[tuple[values.Path, object]] = []
     node = frame.up
     while node is not None:

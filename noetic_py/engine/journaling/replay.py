@@ -152,7 +152,7 @@ def migrate_fields(kind: type[Any], fields: Trees, version: int) -> Trees:
 
 
 def replaced(records: list[JournalRecord], kinds: Kinds, state: object, codec: Codec) -> StateRevised:
-    """What makes of a journal one at whose end the flow's state is another one.
+    """The record that sets the flow's state at the end of a journal.
 
     Raises:
         CodecError: The state cannot be stored.
@@ -183,7 +183,7 @@ def as_stored(state: object) -> object:
 
 
 def stored_type(tree: Any) -> str:
-    """What a stored state is: the name of its class, or of a type of Python's own."""
+    """The type of a stored state: the name of its class, or of a built-in type."""
     mark = tree.get("$", "dict") if is_dict(tree) else type(tree).__name__
     return str(tree["t"] if mark == "object" else mark).removeprefix("object:")
 
@@ -253,7 +253,7 @@ def _walk(node: Node, fields: Trees, newer: Callable[[Trees], Mapping[str, value
 
 
 def _in_place(node: Node, entry: Node) -> bool:
-    """Whether what a child does to the state is done to its parent's own."""
+    """Whether a child changes its parent's state itself."""
     if node.kind.paths or entry.kind.apart:
         return False
     if entry.kind.shares is not None:
@@ -276,7 +276,7 @@ def _changes(node: Node) -> Iterator[values.Change]:
 
 
 def _kept(node: Node, fields: Trees) -> Iterator[tuple[BodySegment, Trees]]:
-    """What finished steps have done in the flow's own scope, each with the fields before it."""
+    """The changes of finished steps in the flow's own scope, each with the fields before it."""
     for entry in node.layout:
         if isinstance(entry, BodySegment):
             if node.finished is not None:
@@ -294,13 +294,13 @@ NOTHING: Any = object()
 
 @frozen(eq=False)
 class ReplayedOutput:
-    """What the journal says a step has given."""
+    """The recorded output of a step."""
 
     value: Any
 
 
 def recorded(frame: Frame, key: str) -> Any:
-    """What was decided for the step before, `NOTHING` when nothing was."""
+    """The recorded decision of the step, `NOTHING` without one."""
     return NOTHING if frame.node is None else frame.node.decisions.get(key, NOTHING)
 
 
@@ -308,7 +308,7 @@ def recorded(frame: Frame, key: str) -> Any:
 
 
 def look(step: AnyStep, value: object, parent: Frame, name: str, scope: ContextScope) -> ReplayedOutput | None:
-    """What the journal has of a child that is about to start: its output, put in place; `None` when it has to run.
+    """Look up a child that is about to start: its recorded output, applied; `None` if it has to run.
 
     Raises:
         NoeticError: The child has failed for good, and so it fails again.
@@ -377,7 +377,7 @@ def _check_order(parent: Frame, node: Node, name: str) -> None:
 def _once_again(
     step: AnyStep, value: object, parent: Frame, path: values.Path, scope: ContextScope
 ) -> ReplayedOutput | None:
-    """What is known of a step that may run only once, and that a step around it would run again.
+    """The known outcome of a step that may run only once, when a step around it is retried.
 
     Returns:
         Its output; `None` where nothing is known, or where its `reconcile` has to be asked before it runs.
@@ -415,7 +415,7 @@ def _has_run(what: str, path: values.Path) -> errors.StepOutcomeUnknown:
 
 
 def _shown(child: Node, step: AnyStep, run: Run) -> str:
-    """What a finished step has given, for a person to read."""
+    """The output of a finished step as text."""
     try:
         return f"{output_of(child, step, run)!r:.100}"
     except errors.NoeticError:
@@ -626,7 +626,7 @@ def _stored_output(node: Node) -> object:
 
 
 def _ask_loops_again(parent: Frame, child: Node) -> None:
-    """What was asked of loops around a finished child, in it or below it."""
+    """The requests to loops of a finished child and of steps below it."""
     store, record = parent.x.run.store, child.finished
     if store is None or record is None:
         return
@@ -667,7 +667,7 @@ def decided_by(frame: Frame, names: list[str], mode: Mode) -> list[int] | None:
 
 
 def first_of(frame: Frame, names: Mapping[int, str]) -> int:
-    """Which of several paths that have ended was the first: the one that is first in the journal."""
+    """The first of several paths that have ended: the one that is first in the journal."""
     paths: dict[values.Path, int] = {(*frame.at, name): index for index, name in names.items()}
     first = next(iter(names))
     for record in reversed(frame.x.run.journal):
@@ -771,7 +771,7 @@ async def begin(frame: Frame, value: object) -> ReplayedOutput | None:
 
 
 async def ask_step(frame: Frame, value: object) -> object:
-    """What the step's own `reconcile` says of an input."""
+    """The result of the step's `reconcile` for an input."""
     ask = frame.step.reconcile
     return NOT_DONE if ask is None else await call_apart(frame, ask, copy_value(value), frame.read_only())
 

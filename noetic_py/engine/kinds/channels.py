@@ -113,7 +113,7 @@ def take(frame: Frame, channel: AnyChannel, path: tuple[str, ...], entry: Entry,
 
 
 def _reader(frame: Frame, live: LiveChannel) -> Reader:
-    """What the body takes from: of a topic a listener of its own, from its first `recv` until it ends."""
+    """The source that the body receives from: of a topic its own listener, from its first `recv` until it ends."""
     readers = frame.readers
     if readers is None:
         readers = frame.readers = {}
@@ -143,7 +143,7 @@ def _acting(frame: Frame) -> Frame:
 
 @contextmanager
 def _named(frame: Frame) -> Generator[None]:
-    """What is wrong is wrong at this step."""
+    """Add this step's path to errors raised inside."""
     try:
         yield
     except NoeticError as error:

@@ -1,4 +1,4 @@
-"""What a part of an execution does that a step is run in with a context that was derived from another one."""
+"""Runs a step with a derived context, as a part of the execution of the original one."""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ async def _paths(frame: Frame, spec: ParallelSpec, value: Any) -> list[Path]:
 
 
 async def _return_layers(frame: Frame, paths: Sequence[Path], outcomes: Outcomes) -> None:
-    """What layers take of the paths that have succeeded, in the order of the paths."""
+    """Merge the layer states of the paths that have succeeded, in the order of the paths."""
     if frame.x.has_layers:
         ended = sorted(outcomes.values)
         children = {f"{frame.x.id}/{paths[at].name}": (outcomes.scopes[at], outcomes.values[at]) for at in ended}
@@ -270,7 +270,7 @@ async def _return_layers(frame: Frame, paths: Sequence[Path], outcomes: Outcomes
 
 
 def _join_state(frame: Frame, paths: Sequence[Path], outcomes: Outcomes, state: ShareState) -> None:
-    """What the paths that have succeeded have changed, or where they share nothing the fields that have a reducer."""
+    """The changes of the paths that have succeeded; where nothing is shared, only fields with a reducer."""
     ended = [(paths[at].name, outcomes.scopes[at]) for at in sorted(outcomes.values)]
     touched = [each for each in ended if not each[1].untouched]
     if touched and state == "share":
@@ -321,7 +321,7 @@ def _is_many(value: object) -> bool:
 
 
 def first_of(frame: Frame, paths: Sequence[Path], ended: Iterable[int]) -> int | None:
-    """Which of the paths that have ended was the first; `None` when none has."""
+    """The first path that has ended; `None` without one."""
     names = {index: paths[index].name for index in ended}
     return replay.first_of(frame, names) if names else None
 
@@ -343,7 +343,7 @@ def all_values(frame: Frame, paths: Sequence[Path], outcomes: Outcomes) -> list[
 
 
 async def _discard_losers(frame: Frame, paths: Sequence[Path], winner: int | None) -> None:
-    """What losers have taken goes back, what they have started beside ends, and what else they said is not shown."""
+    """Clean up after lost paths: return their messages, end their detached work, and hide their output."""
     run = frame.x.run
     for index, path in enumerate(paths):
         if index != winner and winner is not None:

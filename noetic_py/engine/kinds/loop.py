@@ -39,7 +39,7 @@ from noetic_py.until import Predicate, Snapshot, Until, Verdict
 
 
 class Inbox:
-    """What a loop takes its messages from: by a decision, so that a failed iteration does not give its own back."""
+    """The inbox of a loop. Messages are received by a decision, so a failed iteration does not return its own."""
 
     def __init__(self, frame: Frame, channel: AnyChannel, patience: float) -> None:
         self._frame = frame
@@ -300,7 +300,7 @@ def _raised(frame: Frame, iteration: int, error: Exception) -> Verdict:
 
 
 async def _wait(verdict: object, until: object) -> Verdict:
-    """What a predicate gives that is not a verdict yet: it is awaited, and refused when it becomes none."""
+    """Await the result of a predicate, and refuse it if it is not a verdict."""
     found = await verdict if isawaitable(verdict) else verdict
     if not isinstance(found, Verdict):
         raise ConfigError(

@@ -219,7 +219,7 @@ def _settings(frame: Frame, spec: ModelSpec) -> ModelSettings:
 
 
 def known_of(run: Run) -> Mapping[str, JsonValue]:
-    """What models and the tracer are told of a run: what its caller says, and whose it is where he does not."""
+    """The metadata of a run for models and the tracer: those of the caller, and the run's owner."""
     session, user = run.session, run.user_id
     metadata: Mapping[str, JsonValue] = copy_value(run.metadata) if run.metadata else {}
     if session is None and user is None:
@@ -426,7 +426,7 @@ async def between_rounds(frame: Frame) -> Sequence[Item]:
 
 
 def _is_conversation(frame: Frame) -> bool:
-    """Whether what the frame says is said in the turn's own conversation, and not in that of a path or a spawn."""
+    """Whether the frame writes to the turn's own conversation, and not to that of a path or a spawn."""
     top = frame
     while top.up is not None:
         top = top.up
@@ -683,7 +683,7 @@ def _in_call_order(layout: list[BodySegment | Node]) -> list[BodySegment | Node]
 
 
 def _recalled(node: Node) -> StepMeta:
-    """What a finished round has left for the steps after it."""
+    """The model usage of a finished round, for the steps after it."""
     answers = [each for each in node.children.values() if each.kind.part and each.finished is not None]
     answer = max(answers, key=lambda each: each.position).finished if answers else None
     if answer is None:

@@ -65,7 +65,7 @@ class OutputPlan:
             raise CodecError(misfit(error)) from None
 
     def partial(self, text: str) -> Any:
-        """What an answer that is still coming in says so far.
+        """Parse the received part of an answer.
 
         A text that has begun counts as far as it goes, a number once it has ended, the last entry of a list once
         it fits.

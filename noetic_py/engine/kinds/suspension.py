@@ -58,7 +58,7 @@ class Request:
 
     @property
     def digest(self) -> str:
-        """What an answer holds for, in short."""
+        """The digest of the request that an answer is for."""
         return blake2b(dump([self.kind, *self.essence]), digest_size=32).hexdigest()
 
 
@@ -194,12 +194,12 @@ def _fitting(question: Ask[object], tree: object) -> object:
 
 
 def answer_of(node: Node, codec: object = None) -> object:
-    """What a request of a step was answered; it is stored with the answer."""
+    """The answer to a request of a step; stored with the answer."""
     return None if node.answer is None else node.answer.value
 
 
 def not_stored(value: object, output: object) -> None:
-    """What a step has given stands in a record of another type."""
+    """Store no output: the answer is in a record of its own."""
 
 
 KINDS = (

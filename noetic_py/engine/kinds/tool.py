@@ -71,7 +71,7 @@ class Wanted:
 
     @property
     def arguments(self) -> str:
-        """What the tool will receive, as JSON text."""
+        """The arguments of the tool as JSON text."""
         return self.received.call.arguments
 
     @property
@@ -80,7 +80,7 @@ class Wanted:
         return hooks.plain(self.received.sent.arguments)
 
     def approval(self, why: str) -> Request:
-        """What is asked: an answer holds for this call, these arguments and this code."""
+        """The essence of the request: an answer is for this call, these arguments and this code."""
         tool = self.tool
         essence = [self.call_id, tool.name, self.plain, fingerprint_of(tool)]
         return Request("approval", essence, self.call_id, tool.name, self.arguments, why, tool.parameters, tool.expires)
@@ -442,7 +442,7 @@ def _count(frame: Frame, tool: AnyTool) -> None:
 
 
 async def _result_of(frame: Frame, wanted: Wanted) -> str:
-    """What a tool that takes long comes to, as the model is told it."""
+    """The output of a long-running tool for the model."""
     try:
         value = await later_result(frame, wanted)
     except errors.Rejected as error:
@@ -504,7 +504,7 @@ async def call_tool(frame: Frame, tool: AnyTool, values: dict[str, object]) -> o
 
 
 async def _within(seconds: float, work: Awaitable[object], frame: Frame, tool: AnyTool) -> object:
-    """What a tool's function gives, unless that comes too late."""
+    """The result of a tool's function, within its timeout."""
     frame.x.run.has_deadline()
     with anyio.move_on_after(seconds) as cancel_scope:
         result = await work
@@ -516,7 +516,7 @@ async def _within(seconds: float, work: Awaitable[object], frame: Frame, tool: A
 
 
 def _failed_in(frame: Frame, tool: AnyTool, raised: BaseException) -> BaseException:
-    """What a tool's function has raised, as its call raises it: itself, or the failure of the tool."""
+    """The error that a call raises for an exception of its function: the exception itself, or a tool failure."""
     if isinstance(raised, _THROUGH):
         if isinstance(raised, errors.ToolError) and not raised.tool:
             raised.tool = tool.wire_name
@@ -596,13 +596,13 @@ def _changed(frame: Frame, wanted: Wanted) -> hooks.Received | None:
 
 
 async def reconcile_work(frame: Frame, wanted: Wanted) -> object:
-    """What a model's call that was started before has given; `NOT_DONE` when it is still to be made."""
+    """The outcome of a model's tool call that was started before; `NOT_DONE` if it has to be made."""
     result = await _reconciled(frame, wanted.tool, wanted.received)
     return result if result is NOT_DONE else _rendered(frame, wanted, result)
 
 
 async def reconcile_step(frame: Frame, value: object) -> object:
-    """What the call of a tool step that was started before has given; `NOT_DONE` when it is still to be made."""
+    """The outcome of a tool step's call that was started before; `NOT_DONE` if it has to be made."""
     spec: ToolSpec = frame.step.spec
     if frame.step.reconcile is not spec.tool.reconcile:
         return await replay.ask_step(frame, value)

@@ -235,7 +235,7 @@ class Live:
 
 @frozen(eq=False)
 class _Shown:
-    """What a step was given of a layer's state."""
+    """A layer's state as a step received it."""
 
     layer: AnyLayer
     layer_state: object
@@ -248,7 +248,7 @@ class _Shown:
 
 
 def check_shown(frame: Frame) -> None:
-    """What a body was given of layers' states can only be read.
+    """Refuse changes of layer states that a body received.
 
     Raises:
         ConfigError: It has changed one; code `"layer-state"`.

@@ -52,7 +52,7 @@ class _Failed(Enum):
 
 
 FAILED: Final = _Failed.FAILED
-"""What a hook gives that has failed, or took too long."""
+"""The result of a hook that failed or timed out."""
 
 # Errors that end the run wherever they are raised.
 _THROUGH = (errors.CheckpointError, errors.ConcurrentStepCall, errors.Stopped)

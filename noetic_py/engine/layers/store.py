@@ -117,7 +117,7 @@ class StoredLayers:
 
     @property
     def _thread(self) -> str:
-        """Whose the memory of scope thread is: the run's thread's, or that of a context that has gone apart."""
+        """The owner of memory of scope thread: the run's thread, or a context that was forked."""
         return self._x.run.memory.owner or self._x.thread_id
 
     def _storage_of(self, layer: AnyLayer, namespace: str, owner: str) -> LayerStorage:
@@ -125,7 +125,7 @@ class StoredLayers:
         return LayerStorage(backend, codec, layer=layer.id, scope=layer.scope, owner=owner, namespace=namespace)
 
     def _codec_of(self, layer: AnyLayer) -> Codec:
-        """What stores a layer's values, and makes again the classes that its state's type names."""
+        """The codec of a layer's values, which knows the classes that its state's type names."""
         known = self._x.layers.codecs
         codec = known.get(layer.id)
         if codec is None:
@@ -179,7 +179,7 @@ class StoredLayers:
                 await mine.put(after, value)
 
     async def _stored(self, layer: AnyLayer, storage: LayerStorage) -> tuple[object, int, str]:
-        """What the store has of a layer's state, its version there, and the run that wrote it."""
+        """The stored state of a layer, its version, and the run that wrote it."""
         kind: object = self._x.layers.state_type(layer.id)
         own = state_key(layer.schema_version)
         written: object = GenericAlias(tuple, (str, kind))
@@ -269,7 +269,7 @@ class StoredLayers:
         raise VersionConflict(f"layer {layer.id!r}: others write its stored state all the time")
 
     def _met_by(self, layer: AnyLayer, known: _Mirrored, state: object, theirs: object, written: str) -> object:
-        """What the state was when this execution has met the store last."""
+        """The state when this execution last read or wrote the store."""
         writer, *marks = written.split(_LINE)
         ours = writer == self._x.run_id
         if ours and not marks:
@@ -296,7 +296,7 @@ class StoredLayers:
         return _LINE.join([self._x.run_id, mark, *others[: _MARKS - 1]])
 
     def _begun(self, layer: AnyLayer, state: object) -> object:
-        """What a run that goes on in this process has changed a layer's state from."""
+        """The base of the changes that a resumed run made to a layer's state."""
         journal = self._x.run.journal
         opening = journal[0] if journal else None
         if isinstance(opening, RunBegun) and opening.run_id != self._x.run.run_id:
@@ -408,7 +408,7 @@ class StoredLayers:
 
 
 def _new_in(state: Any, before: Any, kind: object) -> object:
-    """What of a state is not in the one before, where that is of the same type for sure; otherwise all of it."""
+    """The changes of a state against the earlier one if the types are equal; otherwise the whole state."""
     many = get_origin(kind)
     if many is dict and type(state) is type(before) is dict:
         return {key: value for key, value in state.items() if before.get(key, _NEVER) is not value}
@@ -425,7 +425,7 @@ def _first_of(layer: AnyLayer) -> object:
 
 
 def _place_of(x: Execution) -> str:
-    """What is an execution's own in the store, for every process that carries it: its id is drawn by each anew."""
+    """The key of an execution in the store, equal in every process; its id differs in each."""
     up: Frame | None = x.parent_frame
     while x.whole is not x and up is not None:
         # A part of an execution with other memory.

@@ -36,7 +36,7 @@ _MISSING = object()
 
 
 def is_older(layer: AnyLayer, version: Version) -> bool:
-    """Whether what was stored of a layer is of an older version than its own.
+    """Whether the stored state of a layer has an older version than the layer.
 
     Raises:
         ConfigError: It is of a newer one; code `"layer-version"`.
@@ -214,7 +214,7 @@ class _Walk:
         return forms
 
     def _detached(self, work: Node) -> _Forms:
-        """What work beside the flow has begun with."""
+        """The layer states that detached work began with."""
         started = work.decisions.get(DETACHED_START, {})
         trees: dict[str, object] = (
             parse(started["memory"], MAX_VALUE_BYTES, "what was started") if "memory" in started else {}

@@ -24,7 +24,7 @@ _ANSWER_PART = 8
 
 
 def projector_of(scope: ContextScope) -> Projector | None:
-    """What has shown the model this conversation, `None` before the first time and without layers."""
+    """The projector of this conversation, `None` before the first call and without layers."""
     return scope.view if isinstance(scope.view, Projector) else None
 
 
@@ -50,7 +50,7 @@ async def project(frame: Frame, spec: ModelSpec, model: Model, request: ModelReq
 
 
 async def _head(spec: ModelSpec, model: Model, request: ModelRequest) -> RequestHead:
-    """What stands around the conversation, counted anew only when it is another one."""
+    """The fixed parts around the conversation, counted again only when they change."""
     counter, profile = await ready_counter_of(model), profile_of(model)
     window = profile.context_window
     reserved = 0

@@ -128,11 +128,11 @@ class Compaction(MemoryLayer[Compacted]):
             )
 
     def merge(self, base: Compacted, mine: Compacted, theirs: Compacted) -> Compacted:
-        """What was decided last: each is a whole decision about a conversation."""
+        """The last decision: each is a whole decision about a conversation."""
         return mine
 
     async def on_return(self, child: Returned[Compacted]) -> None:
-        """What was decided about a child's conversation is of no use in another one."""
+        """Take over nothing: a decision about a child's conversation does not apply to another one."""
 
     @property
     def summary(self) -> str:

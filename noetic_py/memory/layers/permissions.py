@@ -84,7 +84,7 @@ class Permissions(MemoryLayer[PermissionState]):
         return self.state.mode or self.otherwise
 
     def decide(self, call: FunctionCall) -> tuple[PermissionAction, PermissionRule | None]:
-        """What becomes of a call, and the rule that says so; `None` when none does.
+        """The action for a call and its rule; `None` without a matching rule.
 
         Args:
             call: The call, with the arguments that the tool will receive.
@@ -175,7 +175,7 @@ class Permissions(MemoryLayer[PermissionState]):
         return PermissionState((*kept, *added), theirs.mode if mine.mode == base.mode else mine.mode)
 
     async def on_return(self, child: Returned[PermissionState]) -> None:
-        """What a child is allowed stays there."""
+        """Take over nothing: rules of a child do not apply to its parent."""
 
     def _add(self, rule: PermissionRule) -> None:
         added = (*(each for each in self.state.rules if each != rule), rule)

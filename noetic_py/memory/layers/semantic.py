@@ -276,7 +276,7 @@ class SemanticRecall(MemoryLayer[Remembered]):
         return [unit(each) for each in given]
 
     async def _answered(self, answer: Awaitable[T]) -> T:
-        """What the database of `vectors=` answers.
+        """The results of the database of `vectors=`.
 
         Raises:
             ConfigError: It cannot be used so.

@@ -30,7 +30,7 @@ _SHAPES: dict[type[object], Shape[Any]] = {}
 
 @frozen(eq=False)
 class Shape(Generic[ShapeT]):
-    """What a class says of values by name.
+    """The fields and checks of a class.
 
     Attributes:
         kind: A pydantic model, an attrs class, a dataclass or a `TypedDict`.
@@ -42,7 +42,7 @@ class Shape(Generic[ShapeT]):
     _adapter: TypeAdapter[object]
 
     def problems(self, values: Mapping[str, object], *, strict: bool = True, partial: bool = False) -> list[str]:
-        """What does not fit, a line each.
+        """The problems of a value, one line each.
 
         Args:
             values: Plain data, as JSON has it.

@@ -111,7 +111,7 @@ class Temporal(MemoryLayer[Moments]):
         )
 
     async def on_return(self, child: Returned[Moments]) -> None:
-        """What was said to a child was said there."""
+        """Take over nothing: messages to a child belong to the child."""
 
     def _ago(self, now: datetime, at: datetime) -> str:
         least = dict(_UNITS)[self.precision]

@@ -189,12 +189,12 @@ class ToolGroups(MemoryLayer[dict[str, bool]]):
         return within(self, ["Groups of tools that you may switch:", *lines], budget) if lines else None
 
     def merge(self, base: dict[str, bool], mine: dict[str, bool], theirs: dict[str, bool]) -> dict[str, bool]:
-        """What either has decided; of one group the later decision."""
+        """The decisions of both; for the same group the later one."""
         groups: dict[str, bool] = latest(base, mine, theirs)
         return groups
 
     async def on_return(self, child: Returned[dict[str, bool]]) -> None:
-        """What a child switches stays its own."""
+        """Take over nothing: switches of a child do not apply to its parent."""
 
     # -- questions
 

@@ -40,7 +40,7 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """What makes its vectors; another one for another model or version."""
+        """The id of its embedder; another one for another model or version."""
         ...
 
     @property

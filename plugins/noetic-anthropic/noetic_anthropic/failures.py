@@ -1,4 +1,4 @@
-"""What the provider's failures become: one named error per cause."""
+"""Maps failures of the provider to named errors, one per cause."""
 
 from __future__ import annotations
 

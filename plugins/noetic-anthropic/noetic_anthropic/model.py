@@ -113,7 +113,7 @@ class AnthropicModel:
 
     @property
     def profile(self) -> ModelProfile:
-        """What is known of it."""
+        """Its properties."""
         return self._profile
 
     def __repr__(self) -> str:

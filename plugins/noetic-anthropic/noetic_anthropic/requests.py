@@ -50,7 +50,7 @@ _MARKS: Final = 3
 
 
 def profile_of_claude(model: str) -> ModelProfile:
-    """What is known of a model by its name: its window, and how long an answer may be."""
+    """The properties of a model by its name: its window, and the maximum length of an answer."""
     longest = next((tokens for pattern, tokens in _LONGEST if pattern.match(model)), _LONG)
     return ModelProfile(context_window=200_000 if _COUNTED.match(model) else 1_000_000, max_output_tokens=longest)
 

@@ -41,7 +41,7 @@ class Glossary(MemoryLayer[dict[str, str]]):
         return tuple(sorted(self.state))
 
     def meaning(self, term: str) -> str | None:
-        """What a term means, `None` when it has none."""
+        """The meaning of a term, `None` without one."""
         return self.state.get(_key(term))
 
     @function

@@ -1,4 +1,4 @@
-"""What the entry point names: it registers the layer, and does nothing else."""
+"""The plugin of the entry point: it registers the layer."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class LocalServer:
 
 
 def _first_line(process: subprocess.Popen[bytes], config: Mapping[str, Any], seconds: float) -> Any | None:
-    """What the child reports when it listens, `None` when it ended or took too long."""
+    """The report of the child when it listens, `None` if it ended or timed out."""
     if process.stdin is None or process.stdout is None:
         return None
     # Ending the child ends the reading, on every platform.

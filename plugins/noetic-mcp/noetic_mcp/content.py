@@ -33,7 +33,7 @@ class InvalidContent(Exception):
 
 
 def tool_output(result: types.CallToolResult, limit: int) -> str | list[ContentPart]:
-    """What a call has given: one text where all of it is text, content parts otherwise.
+    """The output of a call: one text if all of it is text, otherwise content parts.
 
     Args:
         result: The server's answer.
@@ -51,7 +51,7 @@ def tool_output(result: types.CallToolResult, limit: int) -> str | list[ContentP
 
 
 def error_text(result: types.CallToolResult) -> str:
-    """What a tool says of its failure, cut to a length that a message may have."""
+    """The failure message of a tool, cut to the maximum length of a message."""
     text = "\n".join(block.text for block in result.content if isinstance(block, types.TextContent)).strip()
     text = text or "the tool failed and gave no reason"
     return text if len(text) <= _ERROR_TEXT else f"{text[:_ERROR_TEXT]} [cut after {_ERROR_TEXT} characters]"

@@ -1,4 +1,4 @@
-"""What a run waits for, asked of the person at a client (elicitation), or told where the client cannot ask."""
+"""Open requests of a run: put to the person at a client (elicitation), or reported as text."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _value(request: PendingRequest, given: object) -> object:
 
 
 def pending_text(run_id: str, pending: Sequence[PendingRequest]) -> str:
-    """What a run waits for, and how a person answers."""
+    """The open requests of a run, and how to answer them."""
     lines = [f"The run {run_id} is not finished. It waits for {'an answer' if len(pending) == 1 else 'answers'}:"]
     for each in pending:
         called = f"{each.tool} {json.dumps(dict(each.arguments), ensure_ascii=False, default=str)}" if each.tool else ""

@@ -1,4 +1,4 @@
-"""What can go wrong with an MCP server: one class per cause."""
+"""The errors of MCP servers, one class per cause."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class McpTools(MemoryLayer[dict[str, str]]):
         return tuple(self.servers)
 
     def merge(self, base: dict[str, str], mine: dict[str, str], theirs: dict[str, str]) -> dict[str, str]:
-        """What was read later."""
+        """The later reading."""
         return theirs if mine == base else mine
 
 
@@ -132,7 +132,7 @@ class McpResources(MemoryLayer[dict[str, str]]):
         return _cut("\n".join(texts), self.longest)
 
     def merge(self, base: dict[str, str], mine: dict[str, str], theirs: dict[str, str]) -> dict[str, str]:
-        """What was read later."""
+        """The later reading."""
         return theirs if mine == base else mine
 
 

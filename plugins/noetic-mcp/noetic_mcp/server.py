@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class McpServerOptions(TypedDict, total=False):
-    """What holds for a server however it is reached.
+    """The settings of a server, for any transport.
 
     Attributes:
         needs_approval: Whether calls of its tools wait for a person, or a function that says so; as of a tool.
@@ -194,7 +194,7 @@ class McpServer:
 
     @property
     def name(self) -> str:
-        """What its tools' names begin with."""
+        """The prefix of its tools' names."""
         return self._name
 
     def __repr__(self) -> str:
@@ -427,7 +427,7 @@ class McpServer:
     # -- resources and prompts
 
     async def instructions(self) -> str:
-        """What the server says about its use with the handshake; empty when it says nothing.
+        """The server's instructions from the handshake; empty without any.
 
         Raises:
             McpUnavailable: It could not be started or reached.
@@ -495,7 +495,7 @@ class McpServer:
 
 
 class _Call:
-    """What a tool of a server does: it takes any arguments by name."""
+    """The function of a server's tool; takes any arguments by name."""
 
     def __init__(self, server: McpServer, tool: str) -> None:
         self._server, self._tool = server, tool
@@ -506,7 +506,7 @@ class _Call:
 
 
 _GONE: Final = ("Connection closed", "Session terminated")
-"""What the SDK says where a connection has ended, and where a server over HTTP no longer knows the session."""
+"""The SDK's errors for a connection that has ended and for an unknown session over HTTP."""
 
 
 @asynccontextmanager

@@ -166,7 +166,7 @@ class _Calls:
         return True
 
     async def list_tools(self, ctx: Request, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        """What clients can call."""
+        """The steps that clients can call."""
         return types.ListToolsResult(tools=[*(each.listed for each in self.served), *_CONTINUED[: self._keeps]])
 
     async def call_tool(self, ctx: Request, params: types.CallToolRequestParams) -> Outcome:
@@ -236,7 +236,7 @@ class _Calls:
             opened = self._resumed(served, result.run_id, asked)
 
     async def _asked(self, ctx: Request, result: AnyResult) -> Sequence[Answer] | Outcome:
-        """What a person answers, or what the client is told where none does."""
+        """The answers of a person, or the result for the client without them."""
         forms = {each.key: form for each in result.pending if (form := form_of(each)) is not None}
         capabilities = ctx.session.client_capabilities
         if not forms or capabilities is None or capabilities.elicitation is None:

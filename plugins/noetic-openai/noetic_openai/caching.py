@@ -1,4 +1,4 @@
-"""What a provider is told of the start of a request, so that it serves it from its cache.
+"""Cache settings of requests, so that the provider serves their start from its cache.
 
 The start is what `ModelRequest.stable` says: instructions, tools, and the items that the next call will have too.
 OpenAI finds what it has cached by `prompt_cache_key`. Its models from GPT-5.6 on, and those of Anthropic, look only
@@ -22,7 +22,7 @@ from noetic_py.errors import ConfigError
 __all__ = ["UNTOLD", "Caching", "PromptCache", "caching_of", "mark"]
 
 PromptCache: TypeAlias = Literal["auto", "key", "breakpoints", "off"]
-"""What a model may be told of its cache."""
+"""The cache settings of a model."""
 
 _OPENROUTER = "openrouter.ai"
 _GPT = re.compile(r"(?:~?openai/)?gpt-(\d+)(?:\.(\d+))?(?![\d.])")

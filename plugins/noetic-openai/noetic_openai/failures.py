@@ -1,4 +1,4 @@
-"""What a provider's failures become: one named error per cause."""
+"""Maps failures of providers to named errors, one per cause."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class OpenAIModel:
 
     @property
     def profile(self) -> ModelProfile:
-        """What is known of it."""
+        """Its properties."""
         return self._profile
 
     def __repr__(self) -> str:

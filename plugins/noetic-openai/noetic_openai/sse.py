@@ -17,11 +17,11 @@ from noetic_py.models.reading import Malformed
 __all__ = ["DONE", "EventReader", "SSEDecoder"]
 
 DONE = "[DONE]"
-"""What a chat completion's stream sends as its last event."""
+"""The last event of a chat completion's stream."""
 
 _DRAIN_TIMEOUT = 0.1
 _SMALLEST = 16
-"""What a line counts at the least: reading it takes time, however short it is."""
+"""The minimum size of a line: reading it takes time, however short it is."""
 
 
 class SSEDecoder:

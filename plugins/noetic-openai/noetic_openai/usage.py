@@ -1,4 +1,4 @@
-"""What a provider of OpenAI's interface reports of tokens and of money."""
+"""The usage that providers of OpenAI's interface report: tokens and cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both wire forms share: server differences, schemas, tools, addresses of data."""
+"""Shared by both wire forms: server differences, schemas, tools, data URLs."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Address:
     secrets: tuple[Secret[str], ...] = field(default=(), repr=False)
 
     def connection_text(self, *, name: str, seconds: float) -> str:
-        """What the driver connects with.
+        """The connection parameters of the driver.
 
         Args:
             name: What the server calls the connection, besides the program's own name for it.
@@ -104,7 +104,7 @@ def address_of(
 
 
 def _parsed(text: str) -> Mapping[str, Any] | None:
-    """What the driver understands, `None` when it does not."""
+    """The address in the driver's form, `None` if it is not valid."""
     try:
         found = conninfo_to_dict(text)
     except psycopg.ProgrammingError:

@@ -75,7 +75,7 @@ class PostgresBackend(ServerBackend[PostgresStore]):
 
     @property
     def durability(self) -> BackendDurability:
-        """What the server's settings promise; `"none"` until it was reached.
+        """The durability by the server's settings; `"none"` until it was reached.
 
         `"power"` where it acknowledges a commit when that is on a disk, `"process"` where `fsync`, `full_page_writes`
         or `synchronous_commit` is off.

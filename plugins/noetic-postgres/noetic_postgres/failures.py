@@ -1,4 +1,4 @@
-"""What PostgreSQL and its driver report, by the names of noetic_py: where it happened and what to do.
+"""Maps errors of PostgreSQL and its driver to those of noetic_py: where it happened and what to do.
 
 Nothing that the server or the driver says is passed on: it may quote a password, a statement, or what is in a row.
 """

@@ -114,11 +114,11 @@ class Link:
     # -- statements
 
     def rows(self, query: bytes, values: Values | None = None) -> list[Row]:
-        """What a statement gives."""
+        """The rows of a statement."""
         return self.connection.execute(query, values, binary=True).fetchall()
 
     def batch(self, statements: Sequence[tuple[bytes, Values | None]]) -> list[list[Row]]:
-        """What statements give that are sent together."""
+        """The rows of statements that are sent together."""
         cursors: list[psycopg.Cursor[Row]] = []
         failure: psycopg.Error | None = None
         try:

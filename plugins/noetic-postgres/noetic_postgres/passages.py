@@ -81,7 +81,7 @@ def place_of(owner: Owner, embedder: str, text: str) -> bytes:
 
 
 def _names(owner: Owner) -> tuple[str, str, str]:
-    """Whose it is, checked.
+    """The owner, checked.
 
     Raises:
         InvalidId: An owner's id or a layer's is not valid.
@@ -100,7 +100,7 @@ def _owned(owner: Owner) -> dict[str, object]:
 
 
 def checked_vectors(owner: Owner, embedder: str, given: Sequence[tuple[Found, Sequence[float]]]) -> dict[bytes, _New]:
-    """What is to be kept, each text once.
+    """The passages to store, each text once.
 
     Raises:
         ConfigError: The vectors are of different lengths, or cannot be stored; code `"vector-dimensions"`.
@@ -139,7 +139,7 @@ def _text(vector: Sequence[float]) -> str:
 
 
 def there(link: VectorLink, owner: Owner, places: Sequence[bytes]) -> Collection[bytes]:
-    """Which places are taken."""
+    """The places that are taken."""
     return {place for (place,) in link.rows(link.vectors["there"], {**_owned(owner), "places": places})}
 
 

@@ -93,7 +93,7 @@ class Reconnector:
             raise
 
     def _failed(self, link: Link, error: psycopg.Error, end: float, unsettled: Pending | None) -> Pending | None:
-        """What to find out before the work is done again.
+        """The pending write whose outcome must be found out before the work is run again.
 
         Raises:
             NoeticError: It is not done again.

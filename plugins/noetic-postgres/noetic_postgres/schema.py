@@ -88,7 +88,7 @@ class Found:
 
     @property
     def durability(self) -> BackendDurability:
-        """What a commit survives, with these settings."""
+        """The durability of a commit with these settings."""
         safe = self.settings["fsync"] == self.settings["full_page_writes"] == "on"
         return "power" if safe and self.settings["synchronous_commit"] != "off" else "process"
 

@@ -1,4 +1,4 @@
-"""What one thread does on its connection to PostgreSQL: values of scoped keys here, the rest in the classes below."""
+"""The store of one connection to PostgreSQL: values of scoped keys here, the rest in base classes."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class RedisBackend(ServerBackend[RedisStore]):
 
     @property
     def durability(self) -> BackendDurability:
-        """What the server's settings promise; `"none"` until it was reached.
+        """The durability by the server's settings; `"none"` until it was reached.
 
         `"power"` where it brings a write to its disk before it answers, `"process"` where it does so a little later,
         `"none"` where it keeps no log of writes, or does not tell its settings.

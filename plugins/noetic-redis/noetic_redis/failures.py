@@ -1,4 +1,4 @@
-"""What Redis and its driver report, by the names of noetic_py: where it happened and what to do.
+"""Maps errors of Redis and its driver to those of noetic_py: where it happened and what to do.
 
 Nothing that the server or the driver says is passed on: it may quote a password, a command, or what is in a key.
 """

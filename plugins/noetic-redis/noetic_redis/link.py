@@ -118,7 +118,7 @@ class Link:
         self.sent = False
 
     def read(self, name: str, *arguments: Argument) -> Any:
-        """What a script says that changes nothing, or that may be run twice."""
+        """Run a script that changes nothing, or that may be run twice."""
         return self._one(self._run(script(name), [("", 0, 0, 0, *arguments)]))
 
     def write(self, name: str, *arguments: Argument) -> list[str]:
@@ -192,7 +192,7 @@ def _words(answer: Sequence[bytes]) -> list[str]:
 
 
 def _settings(told: Sequence[Any]) -> dict[str, str]:
-    """What `CONFIG GET` gave; a user may be forbidden to ask."""
+    """The settings from `CONFIG GET`; a user may lack the right to read them."""
     found: dict[str, str] = {}
     for answer in told:
         if isinstance(answer, Exception):

@@ -1,4 +1,4 @@
-"""What a server promises, by its own settings, and what has to be so that it may be used."""
+"""The durability of a server by its settings, and the settings that it must have."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Persistence: TypeAlias = Literal["always", "everysec", "no", "snapshots", "none"
 all of its memory, never, or it does not say."""
 
 Require: TypeAlias = Literal["always", "everysec", "any"]
-"""What a program asks of the server."""
+"""The durability that a program requires of the server."""
 
 _WHY: Mapping[Persistence, str] = {
     "always": "the server answers a write when that is on its disk",
@@ -68,7 +68,7 @@ class Found:
 
     @property
     def durability(self) -> BackendDurability:
-        """What a finished write survives for sure."""
+        """The guaranteed durability of a finished write."""
         return _DURABILITY.get(self.persistence, "none")
 
     @property

@@ -1,4 +1,4 @@
-"""What one thread does on its connection to Redis."""
+"""The store of one connection to Redis."""
 
 from __future__ import annotations
 
@@ -270,12 +270,12 @@ def _marked(status: str | None) -> bytes:
 
 
 def _digest(status: str | None) -> str:
-    """What stands for a status in the name of a key."""
+    """The form of a status in the name of a key."""
     return "" if status is None else hashlib.sha256(status.encode()).hexdigest()
 
 
 def _scope(scope: Scope) -> str:
-    """What stands for a scope in the names of keys."""
+    """The form of a scope in the names of keys."""
     return hashlib.sha256(pack_scope(scope)).hexdigest()
 
 

@@ -59,7 +59,7 @@ def check_role(role: object) -> str:
 
 
 def key_id(key: Ed25519PublicKey) -> bytes:
-    """What a key is known by: the beginning of the SHA-256 of its 32 bytes."""
+    """The id of a key: the beginning of the SHA-256 of its 32 bytes."""
     return hashlib.sha256(key.public_bytes(Encoding.Raw, PublicFormat.Raw)).digest()[:KEY_ID]
 
 
@@ -124,7 +124,7 @@ class Signer:
 
     @property
     def key_id(self) -> bytes:
-        """What its key is known by, in 8 bytes."""
+        """The id of its key, 8 bytes."""
         return self._id
 
     @property

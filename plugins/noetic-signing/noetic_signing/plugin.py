@@ -1,4 +1,4 @@
-"""What the entry point names: it registers what the environment asks for, so that `noetic show` reads signed runs."""
+"""The plugin of the entry point: it registers signing from the environment, so that `noetic show` reads signed runs."""
 
 from __future__ import annotations
 

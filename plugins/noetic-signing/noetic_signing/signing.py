@@ -18,7 +18,7 @@ from noetic_signing.keys import DEFAULT_ROLE, KEY_ID, SIGNATURE, Keyring, Public
 __all__ = ["Policy", "Signing"]
 
 Policy: TypeAlias = Literal["strict", "annotate"]
-"""What becomes of a record that is not verified: `"strict"` refuses it, `"annotate"` reads it and says so."""
+"""The policy for a record that is not verified: `"strict"` refuses it, `"annotate"` reads and reports it."""
 
 _VERSION = 1
 _RECORD = "noetic-record/1"
@@ -98,7 +98,7 @@ class Signing(RecordTransform):
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Signing | None:
-        """What the environment asks for; `None` when it asks for nothing.
+        """Signing by environment variables; `None` if none is set.
 
         `NOETIC_SIGNING_KEY` is a private key in PEM and `NOETIC_SIGNING_KEY_FILE` a file that holds one,
         `NOETIC_SIGNING_ROLE` its role, `NOETIC_SIGNING_TRUSTED` public keys, `ROLE=FILE` separated by commas, and
@@ -229,7 +229,7 @@ def _bytes_of(statement: dict[str, Any], key: bytes, role: str) -> bytes:
 
 
 def _taken_apart(data: bytes) -> _Signed | None:
-    """What stands before a record, and the record; `None` when that cannot be it."""
+    """The header and the rest of a signed record; `None` if it is not one."""
     start = 2 + KEY_ID
     if len(data) < start or data[0] != _VERSION:
         return None
