@@ -680,6 +680,7 @@ def test_what_goes_away_before_it_is_opened_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable) as caught:
         open_database(place)
     assert caught.value.where == str(folder / "other.db")
+    assert caught.value.reason == "missing"
     place.locks.close()
 
 

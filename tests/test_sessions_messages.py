@@ -184,6 +184,18 @@ async def test_a_message_that_cannot_be_removed_yet_is_found_to_be_taken_later(
     assert await ids(queue) == ["m-3"]
 
 
+async def test_a_session_that_is_forgotten_lets_go_of_its_own_messages_only() -> None:
+    queue, conversation = queue_of(InMemoryBackend()), StoredConversation()
+    for key in (KEY, OTHER):
+        await queue.send(key, "x", "next_turn", "m-1", empty)
+        queue.reserve(key, await queue.waiting(key))
+        assert await queue.claim(key, conversation) is None
+    await queue.forget(KEY)
+    await queue.send(KEY, "x", "next_turn", "m-1", empty)
+    assert await queue.claim(KEY, conversation) is not None
+    assert await queue.claim(OTHER, conversation) is None
+
+
 DAMAGED: list[dict[str, Any]] = [
     {"d": 3},
     {"m": "soon"},
