@@ -81,7 +81,7 @@ NoeticError
 │   ├── PositionConflict        another owner wrote at the expected position
 │   ├── VersionConflict         another owner wrote the value of a key
 │   ├── LeaseLost               the writer's fence is no longer the current one
-│   ├── ReplayDiverged          a run that goes on does something else than its journal says
+│   ├── ReplayDiverged          a resumed run differs from its journal
 │   ├── StepOutcomeUnknown      a step that may run only once was started, and has no recorded outcome
 │   ├── SessionConflict         another turn has written the session meanwhile
 │   ├── SessionLoadError        what is stored of a session cannot be read
@@ -571,7 +571,7 @@ class RequestNotFound(AnswerError):
 
 
 class RequestExpired(AnswerError):
-    """The time for an answer is over; raised by `ctx.ask` too, when the run goes on without one."""
+    """The time for an answer is over; also raised by `ctx.ask` when the run is resumed without one."""
 
 
 class AnswerConflict(AnswerError):
@@ -1036,7 +1036,7 @@ class LeaseLost(CheckpointError):
 
 
 class ReplayDiverged(CheckpointError):
-    """A run that goes on does something else than its journal says.
+    """A resumed run differs from its journal.
 
     Args:
         message: What differs.

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 @awaited("harness")
 class Harness(Generic[M_co]):
-    """Runs steps. A harness is configuration and owned resources; any number of runs go on in it at once.
+    """Runs steps. A harness is configuration and owned resources; any number of runs share it at once.
 
     Use it as `async with Harness(...) as harness`; leaving waits for started runs, and cancels them when it is left by
     an exception.
@@ -317,7 +317,7 @@ class Harness(Generic[M_co]):
             step: The step.
             input: Its input.
             state: The state; needed when the step asks for a type of its own.
-            ctx: A context to go on with, instead of `state` and `history`; afterwards it holds the longer conversation.
+            ctx: A context to continue, instead of `state` and `history`; afterwards it holds the longer conversation.
             **options: See [`RunOptions`][noetic_py.runner.plan.RunOptions].
 
         Returns:
@@ -480,7 +480,7 @@ class Harness(Generic[M_co]):
         self: Harness[M], step: Step[T, R, M, S], input: T, *, ctx: Context[M, S], **options: Unpack[RunOptions]
     ) -> registry.RunHandle[R, S]: ...
     def start(self, step: object, input: object, *, state: Any = None, ctx: Any = None, **options: Any) -> Any:
-        """Start a run that goes on beside the caller, owned by the harness.
+        """Start a run in the background, owned by the harness.
 
         Raises:
             ConfigError: The harness was not entered; code `"harness-not-entered"`.
@@ -710,7 +710,7 @@ class Harness(Generic[M_co]):
         return Sessions(self._session_store, self._access)
 
     async def interrupt(self, session: SessionKey, message: str | None = None) -> bool:
-        """Stop the turn of a session that goes on in this harness; what waits for its own turn is not stopped.
+        """Stop the current turn of a session in this harness; waiting turns are not stopped.
 
         The run ends as `"interrupted"`, with what it has so far. A message is added to the conversation behind that,
         as the user's, so that the model sees it in the next turn.
@@ -722,7 +722,7 @@ class Harness(Generic[M_co]):
         return self._session_store.interrupt(session, message)
 
     async def fork(self, run_id: str, *, at: int | Checkpoint | None = None, state: object = None) -> str:
-        """Make a run that is another one as it was at a point of its journal; `resume` goes on with it.
+        """Copy a run up to a point of its journal; `resume` continues the copy.
 
         Args:
             run_id: The other run.
@@ -746,12 +746,12 @@ class Harness(Generic[M_co]):
     # -- what goes on beside
 
     def channel_handle(self, channel: Channel[T], run_id: str) -> ChannelHandle[T]:
-        """A channel of a run that goes on, for code outside of it: to send, and to read.
+        """A channel of a run in progress, for code outside: to send and to read.
 
         A run that was started, or that is being streamed, has its channels before its first step begins.
 
         Raises:
-            RunNotFound: No such run goes on in this harness.
+            RunNotFound: No such run is in progress in this harness.
             ConfigError: The channel is not external; code `"channel"`.
         """
         return self._channel(channel, run_id, "send")
@@ -771,7 +771,7 @@ class Harness(Generic[M_co]):
         """Stream an external channel of a run: `async with harness.channel_stream(channel, run_id) as values`.
 
         Raises:
-            RunNotFound: No such run goes on in this harness.
+            RunNotFound: No such run is in progress in this harness.
             ConfigError: The channel is not external; code `"channel"`.
         """
         return self._channel(channel, run_id).stream()

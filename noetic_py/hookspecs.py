@@ -107,7 +107,7 @@ class LoadedPlugin:
         distribution: The distribution it comes from; empty for an object that was given.
         version: The distribution's version.
         hooks: The hooks it implements, sorted.
-        without: How a person goes on without it.
+        without: How to run without it.
     """
 
     name: str

@@ -647,7 +647,7 @@ class _Wanted:
     listed: bool = False
 
     def without(self, name: str) -> str:
-        """How a person goes on without a plugin that is loaded by its name."""
+        """How to run without a plugin that is loaded by its name."""
         if self.listed:
             return "leave it out of plugins=[...]"
         said = [*(self.names or ()), *(f"-{each}" for each in (*self.left_out, name))]

@@ -89,7 +89,7 @@ class Reader(Protocol):
 
 
 class LiveChannel(Protocol):
-    """A channel of a run, while the run goes on."""
+    """A channel of a run in progress."""
 
     channel: AnyChannel
     closed: bool

@@ -222,7 +222,7 @@ def complete(
     json: Json = False,
     trace: Trace = False,
 ) -> None:
-    """End a run with a value: one that goes on, in whatever process, or one that waits."""
+    """End a run with a value, whether it runs in any process or waits."""
     from noetic_py.cli import answering, stored_runs
 
     raise typer.Exit(

@@ -83,7 +83,7 @@ def is_file(name: str) -> bool:
 
 
 def resume_line(info: RunInfo) -> str:
-    """The command that goes on with a run, without `--db`: it names the flow where the run does not say where it is."""
+    """The command that resumes a run, without `--db`: it names the flow where the run does not record its file."""
     name = (info.source or "").rpartition(":")[0]
     return f"noetic resume {shlex.quote(info.run_id)}" + ("" if is_file(name) else " --flow FILE:STEP")
 
@@ -175,7 +175,7 @@ async def find(runs: Runs, name: str) -> RunInfo:
 
 
 def standing(info: RunInfo) -> str:
-    """How a run stands, for people: also whether one without an end goes on at all, or cannot be read."""
+    """The status of a run for people: also whether an unfinished run is in progress, or cannot be read."""
     if info.problem is not None:
         return "unreadable"
     return "running, not alive" if info.status == "running" and not info.alive else info.status

@@ -31,7 +31,7 @@ class _Act:
         title: What it shows.
         text: What the reader should look at.
         arguments: What follows `noetic`.
-        codes: The exit codes with which the demo goes on.
+        codes: The exit codes after which the demo continues.
         environment: Variables for this command only.
     """
 

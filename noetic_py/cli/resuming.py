@@ -42,7 +42,7 @@ class ResumeRequest:
 
 
 def resume_request(request: ResumeRequest, view: ViewOptions) -> int:
-    """Find the run and its flow, go on, report.
+    """Find the run and its flow, resume it, report.
 
     Returns:
         The exit code.

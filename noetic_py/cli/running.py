@@ -64,7 +64,7 @@ class FlowJob:
         model: The model that the command line asks for.
         db: The database that we keep the run in; `None` when the file's harness decides, or it is not stored.
         budget: The run's budget, to be shown.
-        open: Begins the run, or goes on with it.
+        open: Starts or resumes the run.
     """
 
     file: FlowFile

@@ -208,7 +208,7 @@ class Context(Generic[M_co, S_co]):
 
     @property
     def turns(self) -> int:
-        """Model calls of this execution; in a run that goes on with a context those of its earlier runs are counted in.
+        """Model calls of this execution; in a run that continues a context those of its earlier runs are included.
 
         A context outside a run has those that its runs have made themselves, not in a spawn.
         """
@@ -309,7 +309,7 @@ class Context(Generic[M_co, S_co]):
 
         Raises:
             ConfigError: It is a run's own; code `"running"`.
-            RunBusy: A run goes on with it.
+            RunBusy: A run is using it.
         """
         engine = self.engine
         if not isinstance(engine, UnboundEngine):
@@ -526,7 +526,7 @@ class Context(Generic[M_co, S_co]):
         budget: Budget | None = None,
         owner: Literal["run", "harness"] = "run",
     ) -> Any:
-        """Start a step beside this one, and go on: `handle = ctx.spawn_detached(research, topic)`.
+        """Start a step in the background: `handle = ctx.spawn_detached(research, topic)`.
 
         It has a conversation and a state of its own. Owned by the run it shares the run's channels, journal and
         budgets; the run ends when it has ended, and stops it when it is stopped itself. When the
@@ -587,10 +587,10 @@ class Context(Generic[M_co, S_co]):
             branch: What its branch is called below this one's, with dots where it has parts; its name when left out.
             state: The same object, a copy that shares its values, a deep copy, or a new one of its class.
             items: The conversation so far as a copy, which costs nothing, or none; or the same log, in the same run.
-            counters: Whether `turns` goes on or begins at 0.
+            counters: Whether `turns` continues or begins at 0.
             trace: The same place, a new span below it, a new trace that links to it; or nothing of it, nor of the
                 request id.
-            session: Whether it goes on under this `thread_id`, or under one of its own.
+            session: Whether it keeps this `thread_id` or gets a new one.
             memory: What its layers of scope thread begin with: the same memory, a copy of it as it is now, or nothing.
             parent_span: The id of that new span, instead of a random one; it begins a trace when there is none.
             request: A message of the user's to end with; it may be empty.
@@ -669,7 +669,7 @@ class Context(Generic[M_co, S_co]):
         Raises:
             ConfigError: The context is a run's own, code `"running"`; or a new state needs arguments, code
                 `"state-new"`.
-            RunBusy: A run goes on with it.
+            RunBusy: A run is using it.
         """
         engine = self._outside("the conversation")
         restore_state(self.state, share_state(self.state, "new"))
@@ -698,7 +698,7 @@ class Context(Generic[M_co, S_co]):
     def restore(cls, data: bytes, /, *, state_type: type[S2]) -> Context[Memory, S2]: ...
     @classmethod
     def restore(cls, data: bytes, /, *, state_type: type[Any] = StateBag) -> Any:
-        """A context outside of any run that goes on where `snapshot` was taken, its layers too.
+        """A context outside of any run that continues from a snapshot, its layers too.
 
         Raises:
             CodecError: The data are not a snapshot, or the state in them is not a `state_type`.

@@ -1,4 +1,4 @@
-"""`DetachedRun`: the handle of work that goes on beside the step that started it."""
+"""`DetachedRun`: the handle of work that runs in the background of the step that started it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DetachedWork(Protocol):
 
     @property
     def outcome(self) -> AnyResult | None:
-        """How it ended, `None` while it goes on."""
+        """How it ended, `None` while it runs."""
         ...
 
     async def wait(self) -> AnyResult:
@@ -85,7 +85,7 @@ class DetachedRun(Generic[O_co]):
 
     @property
     def result(self) -> RunResult[O_co] | None:
-        """How it ended and what it left, `None` while it goes on."""
+        """How it ended and its result, `None` while it runs."""
         return self._work.outcome
 
     @property
@@ -98,7 +98,7 @@ class DetachedRun(Generic[O_co]):
         """Wait for its end. A failure is not raised here: `result.value` raises it.
 
         Args:
-            timeout: Seconds to wait at the most. The work goes on when they are over.
+            timeout: The maximum seconds to wait. The work continues afterwards.
 
         Raises:
             StepTimeout: It has not ended in time.

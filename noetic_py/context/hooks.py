@@ -65,7 +65,7 @@ class StopLoop:
 
 @frozen(eq=False)
 class HandOff:
-    """Another step is to go on."""
+    """The step of a handoff by a hook."""
 
     step: AnyStep
     input: object
@@ -140,7 +140,7 @@ class Effects:
         self.stop = StopLoop(value, now)
 
     def hand_off(self, step: Step[T, Any, Any, Any], input: T) -> None:
-        """Let another step go on in place of the nearest step around that may hand over, when its body has ended.
+        """Hand over to another step in place of the nearest step around that may hand over, after its body.
 
         Loops between that step and the hook end after this round. From `before_step` the body does not run at all.
 
@@ -334,7 +334,7 @@ after_model: HookKind[[ModelResponse], ModelResponse | None] = HookKind("after_m
 """Called with an answer of any source. May return another one, which is what the conversation gets."""
 
 on_model_error: HookKind[[ModelError], ModelResponse | None] = HookKind("on_model_error")
-"""Called with the error of a model. May return an answer instead; the error goes on when no hook does."""
+"""Called with the error of a model. May return an answer instead; otherwise the error is raised."""
 
 before_tool: HookKind[[FunctionCall], FunctionCall | FunctionCallOutput | str | Block | None] = HookKind("before_tool")
 """Called with a model's call. May return it with other arguments, an output in place of the tool's, or a `Block`."""

@@ -298,11 +298,11 @@ class LoopIteration(Event):
 
 @frozen(eq=False)
 class HandedOver(Event):
-    """A step of a chain has handed over to another one, which goes on in its place; the path is the chain's.
+    """A step of a chain has handed over to another one; the path is the chain's.
 
     Attributes:
         step: The id of the step that has handed over.
-        to: The id of the step that goes on.
+        to: The id of the next step.
     """
 
     step: str
@@ -322,7 +322,7 @@ class LoopWaiting(Event):
 
 @frozen(eq=False)
 class LayerFailed(Event):
-    """A memory layer has failed, and the run goes on without what it would have done.
+    """A memory layer has failed, and the run continues without it.
 
     Attributes:
         layer: The layer's id.

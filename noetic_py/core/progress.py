@@ -147,7 +147,7 @@ class Progress(ReadProgress):
         self._store.put(self._path, ProgressEntry(value))
 
     def finish(self) -> None:
-        """Say that the step is done, which removes the value; a loop around the step goes on all the same.
+        """Mark the step as done, which removes the value; a loop around the step continues.
 
         Raises:
             LimitExceeded: As for `set`, and so are the others.

@@ -190,7 +190,7 @@ def new_trace(runtime: Runtime, *, within: Trace | None = None, link: Trace | No
 
 
 def trace_of_run(run_id: str) -> Trace:
-    """The place of a run that is not recorded: the same in every process that goes on with it."""
+    """The trace of a run that is not recorded: the same in every process that resumes it."""
     digest = sha256(run_id.encode("utf-8", "surrogatepass")).hexdigest()
     return Trace(digest[:_TRACE_DIGITS], digest[_TRACE_DIGITS:][:_SPAN_DIGITS], sampled=False)
 

@@ -400,7 +400,7 @@ _MOST = 64 * 1024 * 1024
 
 
 def recover_detached(parent: Frame, step: AnyStep, node: Node) -> None:
-    """Let the work go on that the steps of a finished child had started, and that was in flight.
+    """Restart the detached work that was in flight and belongs to a replayed child.
 
     Args:
         parent: The step that called the child; it owns the work from now on.

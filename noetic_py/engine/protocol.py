@@ -75,7 +75,7 @@ class Interpreter(Protocol):
         ...
 
     def recover_detached(self, parent: Frame, step: AnyStep, node: Node, /) -> None:
-        """Let the work go on that the steps of a finished child had started beside the flow."""
+        """Restart the detached work of a replayed child."""
         ...
 
     def with_hooks(self, body: Body, /) -> Body:
@@ -160,7 +160,7 @@ class LayerStore(Protocol):
 
 
 class Beside(Protocol):
-    """An execution that goes on beside the run's flow."""
+    """A detached execution."""
 
     child: Execution
     cancel_scope: anyio.CancelScope

@@ -68,7 +68,7 @@ def limits_of(budget: Budget | None) -> dict[str, object] | None:
 
 
 def budget_of(tree: Any, given: Budget | None) -> Budget | None:
-    """The budget that a run goes on with: the one given now, or the one it began with.
+    """The budget of a resumed run: the given one, or the one it began with.
 
     Raises:
         ConfigError: That one had a wrap-up step, which no journal can hold; code `"budget"`.

@@ -116,7 +116,7 @@ def summary_parts(run_id: str, stored: bytes) -> SummaryParts:
 
 @frozen
 class PlannedStep:
-    """One step of a run that would go on.
+    """One step of a resume plan.
 
     Attributes:
         path: The step.

@@ -235,7 +235,7 @@ async def when_free(take: Callable[[], Awaitable[T]], wait: float, runtime: Runt
 async def go_on(
     run: Run, run_history: RunHistory, step: AnyStep, codec: Codec, storage: RunStorage, options: Any
 ) -> RunPlan:
-    """Become the owner of a run that was begun before, and put together what it goes on with.
+    """Acquire a run that was started before, and read what it continues with.
 
     Raises:
         RunBusy: Another process has the run.
@@ -422,7 +422,7 @@ async def with_heartbeat(run: Run, work: Callable[[], Awaitable[AnyResult]]) -> 
 
 
 async def beside(beat: Callable[[], Coroutine[object, object, None]], work: Callable[[], Awaitable[T]]) -> T:
-    """Do the work, and something that goes on for ever meanwhile."""
+    """Do the work with an endless task beside it."""
     result: list[T] = []
     failure: BaseException | None = None
     async with anyio.create_task_group() as group:

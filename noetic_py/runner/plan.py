@@ -103,7 +103,7 @@ class RunOptions(TypedDict, total=False):
 
 
 class ResumeOptions(TypedDict, total=False):
-    """Options of a run that goes on.
+    """Options of a resumed run.
 
     Attributes:
         on_error: Whether a run that breaks raises, or returns a result whose status is `"failed"`.
@@ -189,7 +189,7 @@ def _check_session(options: Mapping[str, object], ctx: object) -> None:
 
 
 def check_resume_options(options: Mapping[str, object]) -> None:
-    """Refuse options that a run that goes on does not take.
+    """Refuse options that a resumed run does not accept.
 
     Raises:
         ConfigError: Code `"run-option"`.
@@ -401,7 +401,7 @@ class Planner:
     Attributes:
         interpreter: What a body's call of the engine comes to.
         resources: What the harness lends to its runs.
-        living: Which runs go on in it.
+        living: The registry of its runs in progress.
         access: Asked whether a run may begin.
         services: Its services and those of plugins, the nearer first.
         backend: What keeps its runs, `None` when nothing does.
@@ -457,7 +457,7 @@ class Planner:
 
         Raises:
             ConfigError: An option is unknown or of the wrong kind.
-            RunBusy: A run of this id, or one of this context, goes on.
+            RunBusy: A run with this id or this context is in progress.
         """
         from noetic_py.engine.run import RunPlan
 

@@ -1,4 +1,4 @@
-"""The runs that go on in this process: their registry, what stops them, and the streams of their events."""
+"""The runs in progress of this process: their registry, stops, and event streams."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _AGAIN = "run it again"
 
 
 class Interruption(str):
-    """A note on a cancellation: which run it has interrupted, where, and how to go on.
+    """A note on a cancellation: the run it has interrupted, where, and how to resume it.
 
     Args:
         run_id: The run.
@@ -337,7 +337,7 @@ class Home:
 
 
 class Living:
-    """The runs that go on in one harness, and whether another one may begin.
+    """The runs in progress of one harness, and whether another one may begin.
 
     Args:
         refuse: Refuses turns that wait for the lock; called once, when a shutdown begins.
@@ -358,15 +358,15 @@ class Living:
         self._flows: dict[str, AnyStep] = {}
 
     def get(self, run_id: str) -> Any:
-        """A run that goes on."""
+        """A run in progress."""
         return self._runs.get(run_id)
 
     def admit(self, run_id: str, hint: str) -> None:
-        """Check that a run may begin. While those that go on are waited for, these may still start others.
+        """Check that a run may begin. During a shutdown, runs in progress may still start others.
 
         Raises:
             ShuttingDown: It may not, because the harness is shut down.
-            RunBusy: It goes on already.
+            RunBusy: It is already running.
         """
         if self._closing and (self._over is not None or not self._is_inside()):
             raise errors.ShuttingDown
@@ -374,7 +374,7 @@ class Living:
             raise errors.RunBusy(f"run {run_id!r} is already running", hint=hint)
 
     def _is_inside(self) -> bool:
-        """Whether a run that goes on here asks."""
+        """Whether the caller is a run in progress of this harness."""
         asking = CURRENT.get()
         return asking is not None and asking.run_id in self._runs
 
@@ -446,7 +446,7 @@ class Living:
                 each.put_on(error)
 
     async def shut_down(self, timeout: float | None, partial: Partial) -> None:
-        """Take nothing new, wait for what goes on, and interrupt what does not end in time."""
+        """Refuse new runs, wait for those in progress, and interrupt those that do not end in time."""
         if self._is_inside():
             raise errors.ConfigError(
                 "a step waits for its own run when it shuts its harness down",
@@ -479,7 +479,7 @@ def interruption(run: Any) -> Interruption | None:
 
 
 def note_cancelled(error: BaseException, run: Any, harness: object) -> None:
-    """Note on a cancellation the run that it has interrupted, and how to go on with it."""
+    """Note on a cancellation the run that it has interrupted, and how to resume it."""
     if isinstance(error, Exception):
         return
     note = interruption(run)
@@ -779,7 +779,7 @@ class RunStream(Generic[O_co, S_co]):
 
 @awaited("handle")
 class RunHandle(Generic[O_co, S_co]):
-    """A run that was started and goes on beside its caller; the harness owns its task."""
+    """A run that was started in the background; the harness owns its task."""
 
     def __init__(self, run: Any, stream: RunStream[O_co, S_co]) -> None:
         self._run: Run = run
@@ -844,7 +844,7 @@ class DetachedHarnessRun:
 
     @property
     def outcome(self) -> AnyResult | None:
-        """How it ended, `None` while it goes on."""
+        """How it ended, `None` while it runs."""
         return self._handle.stream.outcome
 
     async def wait(self) -> AnyResult:

@@ -172,11 +172,11 @@ class Runs:
         return await self._get(run_id)
 
     async def complete(self, run_id: str, value: object, *, step: AnyStep | None = None, wait: float = 10.0) -> RunInfo:
-        """End a run with a value, whatever process has it: one that goes on is stopped, one that waits is over.
+        """End a run with a value in any process: a running one is stopped, a waiting one is over.
 
         Args:
             run_id: The run.
-            value: Its value; a run that goes on checks it against the type that its flow is annotated with.
+            value: Its value; a running one checks it against the type of its flow's annotation.
             step: The run's flow, to check the value here. Left out, it is the one that this harness has run, or the one
                 of its `flows` that has the id; where neither is known, the next resume checks the value.
             wait: How many seconds the process that has the run has to take it; it looks about once a second.

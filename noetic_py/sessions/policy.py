@@ -19,7 +19,7 @@ class SessionPolicy:
     """How the sessions of a harness behave.
 
     Attributes:
-        lock: What a turn does while another one of its session goes on in this process: `"queue"` waits, in the order
+        lock: What a turn does while another turn of its session runs in this process: `"queue"` waits, in the order
             of arrival; `"reject"` raises `RunBusy`; `"none"` goes on beside it, and what both have made meets when it
             is written.
         wait: How many seconds a turn waits for a session that another process holds, before `RunBusy`.

@@ -71,7 +71,7 @@ class Session(Generic[M_co]):
         self: Session[M], step: Step[T, R, M, S], input: T, *, state: S, **options: Unpack[RunOptions]
     ) -> RunResult[R, S]: ...
     async def run(self, step: object, input: object, **options: object) -> Any:
-        """Do a turn: a run that goes on from what the session holds, and adds to it what it makes.
+        """Do a turn: a run that continues the session's conversation and adds to it.
 
         Args:
             step: The step.
@@ -150,7 +150,7 @@ class Session(Generic[M_co]):
     async def next_turn(self, step: object, **options: object) -> Any:
         """Do the turn of the message that is to be delivered next; `None` when none waits.
 
-        A turn that an earlier process has left goes on. In one process, one caller at a time takes a message.
+        A turn that an earlier process left is resumed. In one process, one caller at a time takes a message.
 
         Args:
             step: The step; its input is the message, as it was sent.
@@ -276,7 +276,7 @@ class Session(Generic[M_co]):
         return state_of(await self._store.read(self._key), kind, Codec([kind]))
 
     def interrupt(self, message: str | None = None) -> bool:
-        """Stop the turn that goes on in this harness; see [`Harness.interrupt`][noetic_py.Harness.interrupt]."""
+        """Stop the current turn in this harness; see [`Harness.interrupt`][noetic_py.Harness.interrupt]."""
         self._access.require_now("abort", on=self._resource)
         return self._store.interrupt(self._key, message)
 

@@ -1,4 +1,4 @@
-"""All sessions of one harness: what is known of them, what goes on, how they are read, written and watched."""
+"""All sessions of one harness: their cache, their turns, and how they are read, written and watched."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class SessionLease:
 
     Attributes:
         position: Where the session's stream ends.
-        run: The run of the turn that goes on, which does nothing more once the right is lost.
+        run: The run of the current turn, which stops once the lease is lost.
     """
 
     def __init__(self, backend: CheckpointBackend, lease: Lease, position: int) -> None:
@@ -311,7 +311,7 @@ class SessionStore:
 
     @property
     def in_use(self) -> int:
-        """How many sessions have a turn that goes on or waits."""
+        """How many sessions have a running or waiting turn."""
         return len(self.lock)
 
     # -- a turn
@@ -398,7 +398,7 @@ class SessionStore:
         return self._said.pop(run.run_id, ())
 
     def interrupt(self, key: SessionKey, message: str | None) -> bool:
-        """Stop what goes on in a session, and nothing that waits."""
+        """Stop the current turn of a session; waiting turns stay."""
         runs = self._live.get(key, [])
         for run in runs:
             if message is not None:
@@ -423,7 +423,7 @@ class SessionStore:
 
     @contextmanager
     def again(self, run: Run) -> Generator[None]:
-        """A turn of an earlier process goes on because its message has come again."""
+        """Resume a turn of an earlier process, because its message was delivered again."""
         self._again.append(run)
         self.watchers.observe(run)
         try:

@@ -54,7 +54,7 @@ async def take_turn(store: SessionStore, run: Any, plan: Any, key: SessionKey, g
 
     Raises:
         ConfigError: It has a delivery id, and no runs are kept; code `"no-backend"`.
-        RunBusy: Another turn goes on, and the policy does not wait; or another process has the session.
+        RunBusy: Another turn is running, and the policy does not wait; or another process owns the session.
         Overloaded: Too many wait.
         SessionLoadError: The session cannot be read.
         SessionConflict: Another process has written it meanwhile.
@@ -138,7 +138,7 @@ class Turn:
             raise MessageGone from None
 
     async def _begun(self, lease: SessionLease, conversation: session_stream.StoredConversation) -> AnyResult:
-        """The turn, from what there is; or an earlier one goes on, whose message this is too."""
+        """Begin the turn, or resume an earlier one that has the same message."""
         store, key, plan = self._store, self._key, self._plan
         delivery = plan.delivery_id
         former = None if delivery is None else conversation.delivered.get(delivery)
@@ -327,7 +327,7 @@ class Turn:
             await self._write(lease, conversation, made)
 
     async def _resumed(self, lease: SessionLease, conversation: session_stream.StoredConversation) -> AnyResult:
-        """A run of the session goes on that an earlier process has begun."""
+        """Resume a run of the session that an earlier process began."""
         self._store.begins(self._key, self._run)
         try:
             result = await self._go(self._run, self._plan)
@@ -369,7 +369,7 @@ class Turn:
     async def _after_shutdown(
         self, lease: SessionLease, conversation: session_stream.StoredConversation, shut: session_stream.ShutTurn
     ) -> AnyResult | None:
-        """A shutdown has interrupted the last turn: when this one says the same, go on with that, and say it once."""
+        """Resume the turn that a shutdown interrupted if this one has the same message, and add the message once."""
         run_history = await self._run_history(shut.run_id)
         if run_history is None or not _is_same(run_history, self._plan, self._codec):
             return None
@@ -392,7 +392,7 @@ class Turn:
         return run_history if ours else None
 
     async def _close(self, lease: SessionLease, conversation: session_stream.StoredConversation, run_id: str) -> None:
-        """The process of an earlier turn has died in it, or sleeps: end that turn, whose run it shall not go on with.
+        """End an earlier turn whose process has died or sleeps, so that it cannot continue the run.
 
         Raises:
             RunBusy: Another process is resuming that run.

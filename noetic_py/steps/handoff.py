@@ -40,14 +40,14 @@ HandoffTargets: TypeAlias = "Iterable[AnyStep | HandoffTo] | Callable[[], Iterab
 
 
 class Handoff(Generic[O_co]):
-    """Returned by a step to let another one go on: its output becomes the output of the chain.
+    """Returned by a step to hand over to another one, whose output becomes the output of the chain.
 
     Only a step that is declared with `@step(handoffs=...)` can return one. The target runs in the same run, with the
     same state and conversation, after the step that hands over has ended: that step's retry, timeout and budget do not
     hold for it.
 
     Args:
-        step: The step to go on with, one of those declared.
+        step: The next step, one of those declared.
         input: Its input.
 
     Raises:
@@ -78,7 +78,7 @@ class HandoffTo:
     """A step that a model may hand over to, and how; made by [`handoff_to`][noetic_py.handoff_to].
 
     Attributes:
-        step: The step that goes on.
+        step: The next step.
         input: The type of what the model sends along, which is the step's input; `None` where it sends nothing.
         description: What the model reads about the transfer tool.
         history: What of the conversation so far the step's models are shown; all of it for `None`.
@@ -104,7 +104,7 @@ def handoff_to(
     """Say how a model may hand over to a step: `call_model(handoffs=[handoff_to(refunds, input=Claim)])`.
 
     Args:
-        step: The step that goes on in the place of the one that asks the model.
+        step: The step that replaces the one that asks the model.
         input: The type of what the model sends along, which is the step's input; one that begins with a model gets
             what is not text as JSON. When left out, a step of code gets what its annotation names, and one that begins
             with a model goes on from the conversation.

@@ -334,7 +334,7 @@ class Folder:
         """Be the only one that writes a part of the store, in any process.
 
         Raises:
-            StoreUnavailable: Another process goes on writing it; reason `"busy"`.
+            StoreUnavailable: Another process keeps writing it; reason `"busy"`.
         """
         return self.locks.holding(name, self.settings.busy_timeout, self.settings.where)
 

@@ -22,7 +22,7 @@ Declared = tuple[str, AnyStep]
 
 
 def plan_of(run_history: RunHistory, flow: AnyStep) -> ResumePlan:
-    """Compare a journal with the flow that is to go on."""
+    """Compare a journal with the flow that would resume it."""
     status = "running" if run_history.ended is None else run_history.ended.status
     started = run_history.started
     if started.flow != flow.id:

@@ -260,7 +260,7 @@ class RunWriter:
         return self._poison is not None
 
     def check(self) -> None:
-        """Refuse to go on in a process that cannot write the run any more.
+        """Refuse to continue in a process that can no longer write the run.
 
         Raises:
             CheckpointError: A commit has failed, or the lease was lost.

@@ -307,7 +307,7 @@ def run_history_of(
 
 
 def answer(run_history: RunHistory, kinds: Kinds, run_id: str, answers: Iterable[Answer], now: datetime) -> RunHistory:
-    """Let a run go on with answers to what it waits for.
+    """Resume a run with answers to its requests.
 
     Raises:
         AnswerError: One is not taken; then none is.
@@ -317,7 +317,7 @@ def answer(run_history: RunHistory, kinds: Kinds, run_id: str, answers: Iterable
 
 
 def take_over(run: Run, run_history: RunHistory) -> None:
-    """Let a run go on where its journal ends."""
+    """Continue a run where its journal ends."""
     run.journal.extend(run_history.records)
     run.journal.extend(run_history.answered)
     steps = Begun(run.kinds)

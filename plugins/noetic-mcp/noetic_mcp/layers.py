@@ -24,7 +24,7 @@ class McpTools(MemoryLayer[dict[str, str]]):
             mcp: McpTools = McpTools(servers=[files, mail])
 
     The instructions that a server gives with its handshake are read when an execution begins, and kept in the state.
-    With `on_init_error="disable"` a run goes on without the tools when a server cannot be reached.
+    With `on_init_error="disable"` a run continues without the tools of a server that cannot be reached.
 
     Attributes:
         servers: The servers; each is entered with `async with` around the harness.

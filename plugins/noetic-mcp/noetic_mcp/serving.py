@@ -170,7 +170,7 @@ class _Calls:
         return types.ListToolsResult(tools=[*(each.listed for each in self.served), *_CONTINUED[: self._keeps]])
 
     async def call_tool(self, ctx: Request, params: types.CallToolRequestParams) -> Outcome:
-        """Run a step, or go on with its run."""
+        """Run a step, or resume its run."""
         try:
             served, opened = await self._opened(ctx, params)
             return await self._to_the_end(ctx, params, served, opened)
