@@ -763,7 +763,7 @@ def _refused_raw(item: Opaque, kind: str) -> str | None:
     if raw is None or raw.get("type", "message") != item.type:
         return "is something else than it says"
     if "approval" in kind or "confirmation" in kind:
-        return "is an approval, which only the one who was asked can give"
+        return "is an approval, which only its addressee can give"
     if kind.startswith("function_call"):
         return "is a call or an output that cannot be read"
     if kind != item.type or (kind.endswith(_OUTPUT) and kind.removesuffix(_OUTPUT) not in _OPEN_CALLS):
