@@ -124,7 +124,7 @@ def attributed(answers: Iterable[Answer]) -> tuple[Answer, ...]:
 
 
 class OwnedRun(Protocol):
-    """A run, stored or under way, as far as a policy is told of it."""
+    """A run, stored or in progress, as a policy sees it."""
 
     @property
     def run_id(self) -> str:

@@ -390,7 +390,7 @@ class ParallelFailed(StepError):
         path: tuple[str, ...] = (),
     ) -> None:
         what = f"{len(failed)} path failed" if len(failed) == 1 else f"{len(failed)} paths failed"
-        # What mends the path that failed says more than how to live with its failure.
+        # The hint of the path that failed is more useful than how to handle its failure.
         hint = first.hint or "use settle(...) to get every path's outcome"
         super().__init__(f"{what}, first: {first.message}", path=path, hint=hint)
         self.succeeded = succeeded
@@ -976,7 +976,7 @@ class RecordRefused(CheckpointError):
         run_id: The run.
         position: The record's number in the journal, from 1; of the end of the journal, how many records there are.
         transform: The transform's name.
-        verdict: `"forged"`: it is not what was written. `"unverified"`: it cannot be told here.
+        verdict: `"forged"`: it is not what was written. `"unverified"`: it cannot be checked here.
         reason: Why, in one sentence.
         path: The step that the record is of.
     """

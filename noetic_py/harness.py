@@ -529,7 +529,7 @@ class Harness(Generic[M_co]):
             self._home.leave()
             failure: Exception | None = None
             try:
-                # What the run starts beside itself needs an owner, as in a harness that was entered.
+                # Detached work of the run needs an owner, as in an entered harness.
                 async with anyio.create_task_group() as group:
                     self._resources.group, self._resources.start_detached = group, self._start_detached
                     try:

@@ -30,7 +30,7 @@ _MIN_LINE: Final = 16
 """Of a value with several lines, such as a key, lines of this length are masked by themselves too."""
 
 _LINGER: Final = 1000
-"""How many values are still masked after the last holder has gone: an error may be told later than its cause lived."""
+"""How many values are still masked after the last holder has gone: an error may be shown after its cause is gone."""
 
 
 _CELL: Final = 2_000

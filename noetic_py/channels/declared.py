@@ -17,7 +17,7 @@ ChannelMode: TypeAlias = Literal["value", "queue", "topic"]
 """How a channel hands on what is sent."""
 
 DEFAULT_TIMEOUT = 30.0
-"""Seconds that `ctx.send` and `ctx.recv` wait unless told."""
+"""The default timeout of `ctx.send` and `ctx.recv` in seconds."""
 MAX_NAME = 200
 """The longest name of a channel, in characters."""
 
@@ -111,7 +111,7 @@ class Channel(Generic[T]):
 
             try:
                 with warnings.catch_warnings():
-                    # What is not a type at all would be let through with a warning, whatever is sent.
+                    # Pydantic would accept an object that is not a type with a warning, and any value with it.
                     warnings.simplefilter("error", ArbitraryTypeWarning)
                     try:
                         self._adapter = TypeAdapter(self.schema, config=ConfigDict(arbitrary_types_allowed=True))

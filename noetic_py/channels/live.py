@@ -372,7 +372,7 @@ class _Changes:
         return entry
 
     def give_back(self, *entries: Entry) -> None:
-        """A change is told once to each listener; later ones see the latest value."""
+        """A change is sent once to each listener; later ones see the latest value."""
 
 
 _FEW = 32
@@ -611,7 +611,7 @@ class ChannelHandle(Generic[T]):
     def send(self, value: T) -> None:
         """Send; never waits for a place.
 
-        A full queue loses its oldest message, which is counted, logged once, and told as an event.
+        A full queue loses its oldest message, which is counted, logged once, and published as an event.
 
         Raises:
             ChannelValueInvalid: The value is not of the channel's type.

@@ -330,7 +330,7 @@ def _nothing(store: object) -> None:
 async def _wait(jobs: Sequence[AnyJob]) -> None:
     """Wait until work is done; when it writes, through any cancellation.
 
-    What a scope of anyio cancels is told so at its next wait, as after any shielded wait.
+    A call that an anyio scope cancels raises at its next wait, as after any shielded wait.
     """
     for job in jobs:
         try:

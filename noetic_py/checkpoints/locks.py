@@ -168,7 +168,7 @@ class Locks:
         """Be the only one that has a part of the store, in any process.
 
         Args:
-            name: The part; names are told apart by 60 bits of their SHA-256.
+            name: The part; names are distinguished by 60 bits of their SHA-256.
             timeout: How many seconds to wait for the one that has it.
             where: The store, for the error.
 

@@ -34,7 +34,7 @@ _MOST_BYTES = 4 * 1024 * 1024
 _MANY = 256
 _MANY_BYTES = 8 * 1024 * 1024
 _LEAVING = 5.0
-# What these reasons say holds for every piece of a group as it holds for the group.
+# These reasons apply to every piece of a group as they apply to the group.
 _FOR_ALL = LOST | {"unknown"}
 _FIRST_WAIT = 0.02
 _LONGEST_WAIT = 1.0

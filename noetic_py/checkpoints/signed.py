@@ -474,7 +474,7 @@ class SignedBackend(DelegatingBackend):
         """Give a lease back."""
         end = self._ends.pop(lease.run_id, None)
         if end is not None:
-            # What was written here need not be read to be gone on with.
+            # A journal that this process wrote need not be read to be continued.
             cursor = _Cursor(end.position, end.digest, StoredEnd(end.position, end, None))
             _keep(self._cursors, (end.run_id, end.position), cursor)
         await super().release(lease)

@@ -148,7 +148,7 @@ def _choose(nodes: Sequence[ProgressRow], most: int) -> tuple[Sequence[ProgressR
 
 
 def _interest(node: ProgressRow) -> tuple[bool, bool, int]:
-    # What runs keeps its line until it ends, so that lines do not jump: the longest first.
+    # A running step keeps its line until it ends, so that lines do not jump: the longest first.
     return node.running > 0, node.failed > 0, -node.touched if node.running else node.touched
 
 

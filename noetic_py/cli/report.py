@@ -44,7 +44,7 @@ EXIT_CODES: Mapping[str, int] = {
 """The exit code of each status a run can end with."""
 
 
-# What is wrong with what was asked for, so that nothing began.
+# Errors of the arguments: nothing has begun.
 _USAGE = (ConfigError, InvalidId, MissingExtra, PluginError, PositionConflict, RunBusy, RunNotFound)
 
 
@@ -153,7 +153,7 @@ def _quiet_pipe(out: TextIO) -> Generator[TextIO]:
 
 
 def _let_go(out: TextIO) -> None:
-    # What is left in the buffer would raise again when the interpreter closes it.
+    # Data left in the buffer would raise again when the interpreter closes it.
     os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
 
 

@@ -262,7 +262,7 @@ def _outcome(run: RunTree, record: StepFinished | AttemptFailed | StepStopped) -
 def _failed(run: RunTree, step: StepNode, record: AttemptFailed) -> None:
     error = record.error
     if _path_of(record) == record.path:
-        # Those above fail of the same error, which is told once.
+        # Steps above fail with the same error, which is shown once.
         run.failures.append(
             FailedAttempt(record.path, record.attempt, record.final, type(error).__name__, error.message, error.hint)
         )

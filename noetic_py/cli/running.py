@@ -29,7 +29,7 @@ from noetic_py.runner.registry import RunStream, Signals
 _FRAMES_A_SECOND = 10
 # Seconds in which a stopped run has to end; a body that may run only once is shielded for ten of them.
 _MOST = 11.0
-# What going on may change. An abort holds for good.
+# The statuses that a resume can change. An abort is final.
 _RESUMABLE = frozenset({"failed", "interrupted", "cancelled", "budget_exceeded", "suspended"})
 
 Opens = Callable[[Harness[Any]], AbstractAsyncContextManager[RunStream[Any, Any]]]
@@ -171,7 +171,7 @@ def perform(
         print_error(found, None if job is None else job.file.path, trace=view.trace, besides=else_)
         if job is None and isinstance(found, StoreUnavailable):
             return code_of(found)
-        # What cannot be stored, and is not a step's, is the input.
+        # A value that cannot be stored and is not a step's is the input.
         return USAGE if job is None or isinstance(found, CodecError) else code_of(found)
 
 

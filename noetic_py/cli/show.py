@@ -203,7 +203,7 @@ def _step_line(run: RunTree, step: StepNode) -> str:
         parts.append(plural(step.rounds, "round"))
     if step.attempts > 1:
         parts.append(plural(step.attempts, "attempt"))
-    # What a model step used is written with its answer, which has no line of its own.
+    # The usage of a model step is shown with its answer, which has no line of its own.
     spenders = [step, *(part for part in step.below.values() if part.kind.part)]
     if any(part.usage is not None for part in spenders):
         parts.append(plural(sum((part.usage or NO_USAGE).total for part in spenders), "token"))

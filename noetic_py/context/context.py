@@ -710,7 +710,7 @@ class Context(Generic[M_co, S_co]):
         engine: UnboundEngine = made.engine
         engine.turns, engine.memory = kept.turns, kept.memory
         if kept.memory.states and kept.memory.owner is None:
-            # What the thread's own memory has become meanwhile is not this conversation's.
+            # Later changes of the thread's own memory do not belong to this conversation.
             kept.memory.owner, kept.memory.source = SYSTEM.new_id(), kept.thread_id
         return made
 

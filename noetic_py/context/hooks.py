@@ -218,7 +218,7 @@ class Block:
     """Returned by `before_tool` to refuse a call.
 
     Attributes:
-        message: What the model is told instead.
+        message: The text for the model instead.
     """
 
     message: str

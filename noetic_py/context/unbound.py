@@ -187,7 +187,7 @@ class UnboundEngine:
 
 _FORM = 1
 _FIELDS = frozenset({"form", "items", "state", "turns", "thread", "request"})
-# What those of earlier releases have not.
+# Fields that snapshots of earlier releases lack.
 _ADDED = frozenset({"trace", "name", "memory"})
 
 

@@ -86,7 +86,7 @@ class TokenUsage:
         """Add two usages; a part that only one side knows keeps that side's value."""
         read, written = self.input + other.input, self.output + other.output
         if self.is_plain and other.is_plain:
-            # What most providers report, and what is added for every call, some times over.
+            # The common case, which runs several times for every call.
             return TokenUsage(read, written)
         return TokenUsage(
             input=read,
@@ -116,7 +116,7 @@ class Usage:
 
 NOTHING_USED = Usage()
 
-# What is a part of what.
+# Which counts are parts of which.
 _PARTS = {
     "cached_input": "input",
     "cache_write": "input",

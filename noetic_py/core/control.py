@@ -250,7 +250,7 @@ class PendingRequest:
         """Let the tool be called once, with exactly these arguments or with others.
 
         Args:
-            arguments: All arguments, in place of the model's own; the model is told of them. The service that takes the
+            arguments: All arguments, in place of the model's own; the model sees them. The service that takes the
                 answer checks them against the tool's schema and the permission rules.
             by: The name of the person who answers; recorded.
 
@@ -271,7 +271,7 @@ class PendingRequest:
         return Answer(self.run_id, self.key, "approved", by=by, arguments=changed)
 
     def reject(self, reason: str = "", *, by: str | None = None) -> Answer:
-        """Say no: the model is told so and why; a question raises `Rejected` where it was asked."""
+        """Reject the request: the model gets the reason; a question raises `Rejected` in its step."""
         return Answer(self.run_id, self.key, "rejected", reason=reason, by=by)
 
     def answer(self, value: object, *, by: str | None = None) -> Answer:

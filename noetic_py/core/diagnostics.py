@@ -173,7 +173,7 @@ def _visible(error: BaseException, explained: bool = False) -> list[TracebackTyp
         if root in _OWN:
             own.append(each)
         elif not hiding or root not in _BETWEEN:
-            # What a body calls itself is shown, whatever it is.
+            # Calls of the body itself are always shown.
             shown.append(each)
             own = []
         hiding = root in _OWN or (hiding and root in _BETWEEN)
@@ -282,7 +282,7 @@ def log(
 
     Args:
         area: The part of the library.
-        level: DEBUG for what goes on and for failures that a caller is told of, INFO for the beginning and the end of
+        level: DEBUG for details and for failures that are raised to a caller, INFO for the beginning and the end of
             runs, WARNING and ERROR for failures that nothing raises.
         message: What has happened, with a `%s` for each argument.
         *args: The arguments.
@@ -314,7 +314,7 @@ class LostCalls:
 
     def __init__(self) -> None:
         self._open: WeakSet[AwaitedCall] = WeakSet()
-        # What was called, by the place of the call: a line that is run a thousand times is told once.
+        # Calls by their place: a line that runs a thousand times is reported once.
         self._lost: dict[str, str] = {}
         self._around: LostCalls | None = None
 

@@ -1,4 +1,4 @@
-"""A span that is told texts without secrets. Apart from `runtime`, because OpenTelemetry is loaded with it."""
+"""A span that masks secrets in texts. Apart from `runtime`, because it loads OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from noetic_py.redaction import redact, rendered
 
 
 class GuardedSpan(Span):
-    """Passes on to another span what it is told, texts without secrets.
+    """Forwards to another span, with secrets in texts masked.
 
     Args:
         span: The span that is recorded.

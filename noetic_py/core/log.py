@@ -37,7 +37,7 @@ __all__ = ["MAX_ITEMS", "ItemLog", "ItemView", "Origin"]
 
 
 MAX_ITEMS = 1_000_000
-"""How many items a log may hold unless told otherwise."""
+"""The default limit of items in a log."""
 # How many items the text of a log or a view shows.
 _SHOWN = 50
 

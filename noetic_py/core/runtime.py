@@ -235,7 +235,7 @@ def place_of(span: Span) -> Trace:
 def recorded_span(
     tracer: Tracer, name: str, attributes: Mapping[str, str | int], below: Trace | None = None
 ) -> Generator[Span]:
-    """A span that is active within the block; what is written to it, and what is raised, is told without secrets.
+    """A span that is active within the block; secrets in what is written to it, and in errors, are masked.
 
     Args:
         tracer: What records it.

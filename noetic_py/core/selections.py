@@ -327,7 +327,7 @@ class _Growth:
         self.key: tuple[str, ...] = (*path, item_id or kind.__name__)
         self._id = item_id
         self._pieces: list[str] = []
-        # What has been read of it.
+        # The part of it that was read.
         self._text = ""
         self._read = 0
 
@@ -339,7 +339,7 @@ class _Growth:
     def becomes(self, item: Item, ids: set[str]) -> bool:
         """Whether this is what it was going to be: the item of its id, or where there is none the first of its kind."""
         if isinstance(item, Message) and item.role != "assistant":
-            # What the model is told when its answer was not taken.
+            # The text for the model when its answer was not accepted.
             return False
         return isinstance(item, self.kind) and (self.item_id == item.id or self.item_id not in ids)
 

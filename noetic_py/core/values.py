@@ -318,7 +318,7 @@ _BASES: Final[tuple[tuple[Any, Copier], ...]] = (
     (MappingProxyType, _proxy),
     ((ChainMap, UserDict, UserList, SimpleNamespace), _fields),
 )
-# What of a value holds other values; nothing of the others does.
+# Types of values that hold other values.
 _HELD: Final[dict[Copier, Callable[[Any], Iterable[object]]]] = {
     _parts: iter,
     _tuple: iter,
@@ -390,7 +390,7 @@ def size_of(value: object) -> int:
             inner, count = _parts_of(part)
             share = weight * max(1.0, count / _SAMPLE)
             parts += [(each, share) for each in inner]
-    # What was not looked at counts without its parts.
+    # Parts that were not looked at count without their own parts.
     return int(total + sum(weight * _own_size(part) for part, weight in parts))
 
 

@@ -200,7 +200,7 @@ class Detached:
         finally:
             self.child.over = True
             self.child.frame = None
-            # What the child has written into the conversation is its own, and no work of this step's.
+            # Items of the child are its own, and not work of this step.
             frame.mark = frame.written = len(frame.log)
 
     async def carry(self) -> None:
@@ -208,7 +208,7 @@ class Detached:
         output, error = no_value(), None
         try:
             with self.cancel_scope:
-                # What was cancelled before it began does not begin.
+                # Work that was cancelled before its start does not start.
                 await checkpoint()
                 output = await execute(self._step, self._value, self._above, self._name, self._scope)
         except NoeticError as failure:

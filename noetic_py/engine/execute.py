@@ -190,7 +190,7 @@ async def _before(
             replay.put_back(step, parent, name, scope, held=len(cut) > 2)
         await cut_again(cut)
     elif found is not None and run.stopping:
-        # What it had asked for is asked for again, and strikes as it did then.
+        # Its requests are made again, and take effect as they did then.
         await _breathe(parent.x)
     return found
 
@@ -295,7 +295,7 @@ async def _limited(frame: Frame, body: Body, value: object) -> object:
     if frame.own_lease is None:
         open_lease(frame, budget)
     if budget.wrap_up is not None and frame.step.body is not None:
-        # What the body has set is not for the wrap-up.
+        # Context variables of the body do not reach the wrap-up.
         return await under_budget(frame, budget, lambda: call_apart(frame, _timed, frame, body, value))
     return await under_budget(frame, budget, lambda: _timed(frame, body, value))
 
@@ -363,7 +363,7 @@ async def under_budget(frame: Frame, budget: Budget, body: Callable[[], Awaitabl
         step = wrap_up_step(budget)
         if step is None or frame.wrap_up is not None:
             raise
-        # What the body has not written goes, as its items do.
+        # Unwritten changes of the body are dropped, like its items.
         frame.drop_unwritten()
         settle_failure(frame, error, wrapped=False)
         return await _until_deadline(frame, *open_wrap_up(frame, lease, step, error))
@@ -476,7 +476,7 @@ def _misuse(error: BaseException) -> errors.ConcurrentStepCall | None:
     return next(filter(None, map(_misuse, inside)), None)
 
 
-# What another attempt cannot change.
+# Errors that a retry cannot fix.
 _NEVER_RETRIED = (
     errors.BudgetExceeded,
     errors.UnknownPrice,
@@ -507,7 +507,7 @@ async def _after_failure(frame: Frame, error: Exception) -> None:
         or not retry.covers(failure)
     )
     if not final and x.run.detached:
-        # What the attempt has started goes with it, before the journal says that it is discarded.
+        # Detached work of the attempt ends with it, before the journal says that it is discarded.
         await x.run.dismiss(frame.at)
     frame.drop_unwritten()
     if final and frame.has_base:
@@ -520,7 +520,7 @@ async def _after_failure(frame: Frame, error: Exception) -> None:
         await x.run.store.commit(x.run.journal)
     if final or retry is None:
         if x.run.verbose:
-            # Its caller is told of it; the traceback is that of the step in which it began.
+            # The error is raised to its caller; the traceback is that of the step in which it began.
             here = failure if failure.path == frame.at else None
             log("steps", DEBUG, "%s step failed: %s", frame.step.kind, failure.message, where=frame.where, error=here)
         _leave(frame)

@@ -160,7 +160,7 @@ def _collect(kind: object, found: dict[str, type], seen: set[int]) -> None:
         return
     if attrs.has(kind) or hasattr(kind, "__dataclass_fields__") or is_model(kind) or is_named_tuple(kind):
         found.setdefault(kind.__name__, kind)
-        # What is declared as a class may be of one below it.
+        # A value of a declared class may be of a subclass.
         for inner in (*_hints(kind).values(), *kind.__subclasses__()):
             _collect(inner, found, seen)
     elif issubclass(kind, Enum):
@@ -217,7 +217,7 @@ def _steps_in_step(step: AnyStep) -> Iterator[object]:
         case _ if inspect.isfunction(spec):
             yield spec
         case _:
-            # What chooses the steps of a branch or of parallel paths is a function too.
+            # Functions that choose the steps of a branch or of parallel paths count too.
             yield from (value for value in _parts(spec) if inspect.isfunction(value))
 
 
@@ -286,7 +286,7 @@ def fingerprint(step: AnyStep) -> str:
 
 
 def fingerprint_of(tool: Any) -> str:
-    """A tool's fingerprint: what the model is told of it, and what its function does."""
+    """A tool's fingerprint: its description for the model, and the code of its function."""
     try:
         parts = list(_of(tool))
     except OSError as error:

@@ -162,7 +162,7 @@ class Frame(Context[Any, Any]):
     tool_error: str | None = None
     # Of a step that has failed: in what its input does not fit its function.
     wrong_input: str | None = None
-    # What the model had said when an answer was cut off.
+    # The text of an answer that was cut off.
     heard: tuple[Item, ...] = NO_ITEMS
     # What `stop_loop` was given, or to which step a hook hands over, and by which steps; the last word counts.
     loop_stops: list[tuple[object, tuple[str, ...]]] | None = None
@@ -188,7 +188,7 @@ class Frame(Context[Any, Any]):
     own_span: Span | None = None
     # Of a chain of handoffs what its step in flight is shown of the conversation before, and where that ends.
     narrowed: tuple[int, HistoryFilter] | None = None
-    # What the body takes messages from, by channel and attempt.
+    # The body's sources of messages, by channel and attempt.
     readers: dict[tuple[str, int], Reader] | None = None
     winner: int | None = None
     # Of a section while its paths run: what ends it early.
@@ -229,7 +229,7 @@ class Frame(Context[Any, Any]):
         # while the body waits, and must not call steps in its name.
         self.running = self.on_stack = False
         self.clean = True
-        # What the body has given.
+        # The output of the body.
         self.output: object = None
         # Calls of steps that may not have been awaited, the latest first; see `body`.
         self.calls: Calls | None = None
@@ -400,7 +400,7 @@ async def waited(frame: object, name: str, wait: Callable[[], Awaitable[T]]) -> 
         name: What it waits for, the same in every process.
         wait: Waits.
     """
-    # What another task of the body's does has no order of its own.
+    # Calls of other tasks of the body have no reproducible order.
     if not isinstance(frame, Frame) or frame.x.run.store is None or not frame.on_stack:
         return await wait()
     occurrences = frame.occurrences

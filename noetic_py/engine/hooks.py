@@ -250,7 +250,7 @@ async def apply(frame: Frame, hook: AnyHook, effects: Effects) -> None:
         _finish(frame)
     if frame.cuts_short is not None and hook.event.startswith("before"):
         frame.x.run.interpreter.cut_short(*frame.cuts_short, frame)
-        # What the hook was called before is not begun.
+        # The operation before which the hook was called does not begin.
         await checkpoint()
 
 
@@ -432,7 +432,7 @@ def _of_tool(frame: Frame, event: HookEvent, tool: Any) -> Sequence[AnyHook]:
 
 
 async def before_tool(frame: Frame, received: Received) -> Received | FunctionCallOutput | Block:
-    """The call as hooks want it made, the output of one in place of the tool's, or what the model is told instead."""
+    """The call as hooks want it made, the output of one in place of the tool's, or the text for the model instead."""
     for hook in _of_tool(frame, "before_tool", received.tool):
         call = received.call
         made, _ = await _call(frame, hook, call)

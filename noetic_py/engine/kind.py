@@ -191,7 +191,7 @@ class Node:
     shown: bool = False
     # Whether it has its place in its parent's layout.
     placed: bool = False
-    # What is shown of it until it runs again.
+    # Its display until it runs again.
     kept: BodySegment | None = None
     fence: int = 0
 

@@ -159,7 +159,7 @@ def record_failure(span: Span, error: BaseException | None, message: str) -> Non
     Args:
         span: The span.
         error: What was raised; `None` for what was refused.
-        message: What is told of it.
+        message: Its description.
     """
     from opentelemetry.trace import StatusCode
 

@@ -67,7 +67,7 @@ class RunPlan:
     delivery_id: str | None = None
 
 
-# What a span can hold as it is; of other JSON it holds the text.
+# Types that a span can hold; other JSON is stored as text.
 _SCALARS = (str, bool, int, float)
 _ROOT: AnyStep = Step(id="run", kind="run")
 
@@ -176,7 +176,7 @@ async def _outcome(
     finally:
         if run.detached:
             await run.dismiss()
-    # What runs from here on begins anew.
+    # Timing of running bodies starts again here.
     run.running_since = 0.0
     asked = stop is not None and stop.rule.wraps_up
     _discard_wrap_up(root, again=asked or (stop is not None and stop.error is not None and lease.keeps))
@@ -441,7 +441,7 @@ async def _result(run: Run, x: Execution, plan: RunPlan, history: ItemLog, endin
     try:
         await _end(run, status, reason, stop, waits)
     except CheckpointError as failed:
-        # What was not committed has not happened: the run is not finished, whatever the flow returned.
+        # Uncommitted work has not happened: the run is not finished, whatever the flow returned.
         output, stop, error, status, reason, loop_stop = no_value(), None, failed, "failed", failed.message, None
     why = "" if reason is None else f": {reason}"
     log("runs", INFO, "run %s of %s ended: %s%s", run.run_id, plan.step.id, status, why, where=Where(run.run_id))
@@ -457,7 +457,7 @@ async def _result(run: Run, x: Execution, plan: RunPlan, history: ItemLog, endin
     def transcript() -> Transcript:
         log = history.fork()
         log.extend(items_below(journal, kinds, (), cause) or said)
-        # What it waits for is told in full beside it.
+        # Its open requests are listed beside it.
         why = "it waits for an answer" if status == "suspended" else reason
         view = log.rendered(f"{status}: {why}" if why else status)
         return Transcript(view, view[len(history) :])

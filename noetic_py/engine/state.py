@@ -279,7 +279,7 @@ class Run:
         self.root: Execution | None = None
         self._thread = get_ident()
         self._board: Board | None = None
-        # How it ended when it was cancelled from outside, where no caller is told; and the steps in flight then.
+        # Its result when it was cancelled from outside, which reaches no caller; and the steps in flight then.
         self.left: AnyResult | None = None
         self.cancelled: tuple[tuple[str, ...], ...] = ()
         # Messages sent before this process owned the run, by channel and as stored; received ones are not placed.

@@ -133,7 +133,7 @@ def value_of(tree: object, flow: AnyStep | None, codec: Codec) -> object:
         from pydantic import ValidationError
 
         try:
-            # What a command line or another program gives is JSON.
+            # Values from a command line or another program are JSON.
             return adapter.validate_json(dump(tree))
         except ValidationError:
             check_value(plain, flow, None)

@@ -30,7 +30,7 @@ _ASKED = values.object_of(
     {"kind": lambda value: value in SETTLING},
     {"value": _anything, "reason": values.is_text, "by": values.is_optional_text, "key": values.is_text},
 )
-# What the engine's own steps store as their output, by kind.
+# The stored outputs of the engine's own steps, by kind.
 _OUTPUTS: Mapping[str, tuple[Fits, str]] = {
     "answer": (
         lambda value: (

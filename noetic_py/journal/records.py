@@ -217,7 +217,7 @@ class StepFinished:
         takes: The messages that the body has taken, by the paths of their sends; in a durable run.
         calls: How many model calls the step itself has made.
         tool: The tool that it has called.
-        tool_error: What the tool call of a model has failed of; the model was told, and the step is done all the same.
+        tool_error: The error of a model's tool call; the model got it, and the step has finished.
         loop_stops: The loops that were asked to end, here or below, and with which values, and the step that is to hand
             over, and to whom; in a durable run.
         cut: Those of these loops that were to end in the middle of the round; in a durable run.

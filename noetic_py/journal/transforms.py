@@ -168,7 +168,7 @@ def unpack(body: bytes, count: int, blob: Callable[[bytes], bytes], *, skip: int
 
 
 Verdict: TypeAlias = Literal["verified", "unverified", "forged"]
-"""Verified: it is what was written here. Unverified: that cannot be told. Forged: it is not what was written here."""
+"""Verified: it is what was written here. Unverified: this cannot be checked. Forged: it was not written here."""
 
 
 @frozen

@@ -467,7 +467,7 @@ _is_control = object_of(
 
 def is_usage(value: object) -> bool:
     """Whether a stored value is a usage of tokens."""
-    # What a provider does not tell is null: all but what was read and written.
+    # Counts that a provider does not report are null, except input and output.
     return (
         is_list(value)
         and len(value) >= 5
@@ -582,7 +582,7 @@ def write_origins(origins: Sequence[tuple[int, Origin | None]]) -> list[Any]:
 
 
 def read_origins(tree: Any) -> tuple[tuple[int, Origin | None], ...]:
-    """Where items came from, as `write_origins` has told it.
+    """The origins of items, in the form of `write_origins`.
 
     Raises:
         ValueError: It was not.
@@ -626,7 +626,7 @@ def dump_usage(usage: TokenUsage | None) -> object:
     if usage is None:
         return None
     first = [usage.input, usage.output, usage.cached_input, usage.cache_write, usage.reasoning]
-    # What was added later stands in a record only where it is known.
+    # Fields that were added later are in a record only if they are known.
     later = [getattr(usage, name) for name in _LATER]
     return first if later == _UNKNOWN else first + later
 

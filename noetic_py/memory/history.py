@@ -412,7 +412,7 @@ class HistoryIndex:
             latest: A cut that is never passed, such as the beginning of the tail.
         """
         sums, end = self._sums, self._sums[self._size]
-        # What follows a cut gets less from cut to cut.
+        # The part after a cut shrinks from cut to cut.
         found = bisect_left(self._cuts, True, 0, self._known, key=lambda place: end - sums[place] <= limit)
         return min(self._cuts[found], latest) if found < self._known else latest
 

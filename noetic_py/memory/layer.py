@@ -116,10 +116,10 @@ class AppendedItems:
 
 @frozen
 class Guide:
-    """The answer is not to be taken; the model is told why, and asked again.
+    """Reject the answer; the model gets the reason and is called again.
 
     Attributes:
-        message: What the model is told.
+        message: The text for the model.
     """
 
     message: str
@@ -510,7 +510,7 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
     async def before_tool_call(self, call: FunctionCall) -> FunctionCall | str | Halt | NeedsApproval:
         """A tool is about to be called: the call, with other arguments perhaps, or what is to become of it instead.
 
-        A text is what the model is told instead, and [`NeedsApproval`][noetic_py.memory.NeedsApproval] lets it wait.
+        A text goes to the model instead, and [`NeedsApproval`][noetic_py.memory.NeedsApproval] lets it wait.
         """
         return call
 

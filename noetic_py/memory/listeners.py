@@ -136,7 +136,7 @@ if TYPE_CHECKING:
 
 @frozen(eq=False)
 class LayerEvent:
-    """Base of all events; a listener of it is told of every one."""
+    """Base of all events; a listener for it gets every event."""
 
     VALUES: ClassVar[int] = 0
     """How many values a listener gets that takes them one by one; 0 for one that always gets the event."""
@@ -302,14 +302,14 @@ E = TypeVar("E", bound=LayerEvent)
 
 @frozen(eq=False)
 class Listener:
-    """An async function that is told of events of one kind. Called, it is the function.
+    """An async function that is called with events of one kind. Calling the listener calls the function.
 
     Attributes:
         event: The kind; an event of a class below it counts too.
         fn: The function.
         name: What stored data call it: `module:qualified.name` unless it was given another.
         lock: Whether it is run for one event at a time.
-        tags: It is told of layers that share one of them; of all layers when it has none.
+        tags: It gets events of layers that share one of them; of all layers if it has none.
     """
 
     event: type[LayerEvent]
@@ -325,7 +325,7 @@ class Listener:
         return self.fn(*args, **kwargs)
 
     def hears(self, event: LayerEvent, tags: Iterable[str]) -> bool:
-        """Whether the listener is to be told of an event of a layer with these tags."""
+        """Whether the listener gets events of a layer with these tags."""
         return isinstance(event, self.event) and (not self.tags or not self.tags.isdisjoint(tags))
 
     async def notify(self, event: Any) -> None:
@@ -407,7 +407,7 @@ class Listeners:
         A function may be attached for several events and to several layers.
 
         Args:
-            event: What it is told of.
+            event: The kind of events.
             name: What stored data call it; `module:qualified.name` when left out.
             lock: Run it for one event at a time.
             tags: Tell it of layers only that share one of these.
@@ -418,7 +418,7 @@ class Listeners:
         return Attach(self.append, {"event": event, "name": name, "lock": lock, "tags": tags})
 
     def append(self, listener: Listener) -> None:
-        """Attach a listener; one that is attached already is not told twice.
+        """Attach a listener; one that is attached already is not called twice.
 
         Raises:
             ConfigError: It is not a listener; code `"layer-listener"`.
@@ -458,7 +458,7 @@ class Listeners:
 
 
 EVERYWHERE: Final = Listeners()
-"""Listeners that are told of all queues and pools, after those of the layer itself: `@EVERYWHERE.on(Appended)`."""
+"""Listeners of all queues and pools, called after those of the layer itself: `@EVERYWHERE.on(Appended)`."""
 
 
 async def notify(event: Any, listeners: Listeners, tags: Iterable[str]) -> None:

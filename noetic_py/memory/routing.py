@@ -47,7 +47,7 @@ async def route(memory: Memory, value: object, *, where: tuple[str, ...], given:
     """Put returned entries where they belong: into the layer that has a `entry_writer` for them.
 
     That is the queue for one without an id, the pool for one with an id, and what another layer takes. Of a list each
-    goes its way in order, once it is clear that all of them can go. The listeners of the queue and the pool are told.
+    goes its way in order, once it is clear that all of them can go. The listeners of the queue and the pool are called.
 
     Args:
         memory: The run's layers.

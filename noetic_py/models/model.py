@@ -310,7 +310,7 @@ class ModelRequest:
         settings: The call's settings.
         output: The schema the answer has to follow, `None` for free text.
         stable: How many items at the start are likely to be the same in the next call of this conversation, for
-            providers that want to be told what to cache.
+            providers that need marks of what to cache.
         cache_key: The same text for all calls of a conversation, for providers that look for what they have cached by
             such a key; a digest, in which neither the thread's nor the user's id can be read. `None` outside of a run.
         metadata: What is known of the run: its `metadata=`, and `user_id`, `session_id` and `app_name` where it has

@@ -132,7 +132,7 @@ class GeneratedAnswer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        # Closed, and not told of the error: an error of the reader is not a failure of the model behind.
+        # Closed without the error: an error of the reader is not a failure of the wrapped model.
         await self._parts.aclose()
 
     def __aiter__(self) -> AsyncIterator[ModelEvent]:

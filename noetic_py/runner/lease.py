@@ -63,7 +63,7 @@ _LONGEST_PAUSE = 1.0
 def codec_for(step: AnyStep, *more: Any) -> Codec:
     """The codec of a flow's values, which knows the classes that its annotations name."""
     types = known_types(step, *more)
-    # What `settle` gives is known to every flow, unless a class of its own is called the same.
+    # The result of `settle` is known to every flow that has no class of the same name.
     return Codec(types if any(kind.__name__ == Settled.__name__ for kind in types) else [*types, Settled])
 
 
@@ -205,7 +205,7 @@ async def fork_at(backend: CheckpointBackend, run_id: str, new: PlannedFork, sta
         journal = await read_journal(backend, run_id, PlainCodec())
         records.append(dump_record(replaced(journal[: new.at], KINDS, state, codec), codec))
         if ended is not None and waits:
-            # What a run waits for is told by its last record.
+            # The last record of a run has its open requests.
             records.append(dump_record(ended, codec))
     status = "suspended" if waits else "interrupted"
     await backend.fork(run_id, at=new.at, new_run_id=new.run_id, summary=new.summary, status=status)
@@ -249,7 +249,7 @@ async def go_on(
         raise ReplayDiverged(f"the run was started with step {started.flow!r}, and is resumed with {step.id!r}")
     if run.on_diverge == "fail":
         check(run_history, step)
-    # What a newer version of the code has stored is refused before anything is done to the run.
+    # Data of a newer version of the code are refused before the run is changed.
     run_history = evolve(
         run_history, layers=revise_layers(run_history.records, run_history.index, run.resources.layers, codec)
     )

@@ -277,7 +277,7 @@ def adopting(ctx: object, log: ItemLog, run: Any) -> Generator[UnboundEngine]:
     try:
         yield outside
     finally:
-        # What is added between two runs is of neither.
+        # Items added between two runs belong to neither.
         log.origin = None
         outside.adopted, outside.trusted, outside.turns = False, len(log), run.context_turns
         outside.place = outside.place or run.place

@@ -347,12 +347,12 @@ class Living:
         self._runs: dict[str, Any] = {}
         self._refuse = refuse
         self._closing = False
-        # What becomes of answers in flight, once the time is over.
+        # How answers in flight are treated after the timeout.
         self._over: Partial | None = None
         self._empty = anyio.Event()
         # The runs that were cancelled since the last one began: when the program ends now, it is for the same reason.
         self._cancelled: list[Interruption] = []
-        # What a model was shown last in the runs that have ended last.
+        # The last model views of the runs that ended last.
         self._views: dict[str, _Shown] = {}
         # The flows of the stored runs that have ended last: one that waits may be completed.
         self._flows: dict[str, AnyStep] = {}

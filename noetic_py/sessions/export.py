@@ -26,7 +26,7 @@ from noetic_py.memory.layer import AnyLayer
 from noetic_py.memory.scopes import Scope, forget, place_of
 from noetic_py.sessions.store import SessionLease, SessionStore
 
-# What a document puts around what is stored by itself.
+# The fields of a document around values that are stored by themselves.
 _AROUND: Final = 8
 _FIELDS: Final = ("schema_version", "app", "user", "session", "status", "turns", "items", "origins", "states", "layers")
 

@@ -210,9 +210,9 @@ class MessageQueue:
         self._durable = durable
         self._senders = SessionLock()
         self._claims = SessionLock()
-        # What a turn has taken that persist="manual" has not written.
+        # Messages that a turn received and persist="manual" has not written.
         self._reserved: set[tuple[SessionKey, str]] = set()
-        # What the turns that go on are the answers to.
+        # The messages that running turns answer.
         self._answered: dict[SessionKey, set[str]] = {}
         self._listening: dict[SessionKey, list[anyio.Event]] = {}
 

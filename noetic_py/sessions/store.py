@@ -185,7 +185,7 @@ class SessionLease:
             try:
                 self._lease = await self._backend.renew(self._lease, ttl=TTL)
             except errors.LeaseLost as error:
-                # A run that has not begun yet is told the next time.
+                # A run that has not begun yet is notified the next time.
                 if self.run is not None and self.run.store is not None:
                     self.run.store.lose(error)
                     return
@@ -295,7 +295,7 @@ class SessionStore:
         # A turn under way asks for what comes in between its rounds.
         resources.steering = self.queue.steering
         self.watchers: SessionWatchers = SessionWatchers(policy)
-        # What was read last, newest at the end; compared with the backend before it is believed.
+        # The sessions read last, newest at the end; compared with the backend before they are used.
         self._known: OrderedDict[SessionKey, session_stream.StoredConversation] = OrderedDict()
         self._live: dict[SessionKey, list[Run]] = {}
         self._said: dict[str, list[str]] = {}
@@ -369,7 +369,7 @@ class SessionStore:
                     f"session {key.session!r} cannot be read: {error.message}",
                     hint='mend the store, delete the session, or SessionPolicy(on_load_error="fresh")',
                 ) from error
-            # What is there stays in the store; the next record says that it is not to be read.
+            # Its records stay in the store; the next record says that they are not to be read.
             return session_stream.StoredConversation(position=position)
         self.keep(key, known)
         return known
@@ -578,7 +578,7 @@ class SessionStore:
 
 
 def _index_of(app: str | None, user: str | None) -> tuple[str, ...]:
-    # What is absent has a place of its own, so that no id is taken for it.
+    # An absent part has its own form, so that it differs from every id.
     return ("sessions", "app" if app else "-", app or "-", "user" if user else "-", user or "-")
 
 

@@ -73,7 +73,7 @@ async def take_turn(store: SessionStore, run: Any, plan: Any, key: SessionKey, g
         return await turn.beside_others()
     if store.policy.lock == "reject" and not queued and store.lock.is_locked(key):
         raise errors.RunBusy(f"session {key.session!r} has a turn already", hint='try again later, or lock="queue"')
-    # What a step of a turn in flight asks for is a part of that.
+    # Requests of a step of the turn in flight are part of that turn.
     new = not run.depth
     async with store.lock.acquire(key, limit=store.policy.max_waiting, new=new):
         return await store.with_lease(key, turn.alone, new=new)
@@ -283,7 +283,7 @@ class Turn:
             elif result.error is None:
                 raise
             else:
-                # What broke the run is what its caller is told first.
+                # The error that broke the run is raised to its caller first.
                 result.error.add_note(f"the session was not written: {error}")
 
     async def _write_rest(
@@ -309,7 +309,7 @@ class Turn:
         else:
             return
         rest = _missing(items, written, [] if back else conversation.log.frozen())
-        # What was queued is not delivered again, so that it finds its place behind the others.
+        # A queued message takes its place after the other turns; only a direct one conflicts.
         strict = self._store.policy.on_conflict == "fail" and self._queued is None
         if conversation.position != position and strict:
             error = errors.SessionConflict(

@@ -474,7 +474,7 @@ def _tool(way: HandoffTo) -> AnyTool:
 
     run = transfer if wanted is None else transfer_with
     run.__annotations__ = {"ctx": Context} if wanted is None else {"ctx": Context, "input": wanted}
-    # What this function is, is the step's to say.
+    # Fingerprints use the step, and not this function.
     vars(run).update(step=step, transfer=True)
     name = f"transfer_to_{_UNFIT.sub('_', step.id)}"[:_MOST]
     return make_tool(run, {"name": name, "description": way.description, "needs_approval": way.needs_approval})

@@ -114,7 +114,7 @@ class ModelSpec(Spec):
     tools: tuple[Any, ...]
     settings: ModelSettings
     max_parallel_tools: int | None = field(default=None, metadata={"fingerprint": False})
-    # What is made of the types when they are first needed, because it takes pydantic; and the tools by their names.
+    # Made of the types on first use, because that needs pydantic; and the tools by their names.
     cache: dict[str, Any] = field(factory=dict[str, Any], init=False)
 
     outline: ClassVar[tuple[str, str]] = ("(", ")")

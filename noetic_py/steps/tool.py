@@ -100,7 +100,7 @@ def step_tool(
 ) -> Tool[[T], Awaitable[R], M, S]:
     """Make a tool of a step, so that a model can call it; spawn the step to give it a conversation of its own.
 
-    A call whose input is an empty text does not run the step; the model is told so. It is also told when the step gives
+    A call with an empty input does not run the step; the model gets a message. It also gets one when the step returns
     nothing, neither a value nor a text.
 
     Args:
@@ -121,7 +121,7 @@ def step_tool(
         return await inner(input, ctx)
 
     run.__annotations__ = {"ctx": Context, "input": wanted}
-    # What this function is, is the step's to say.
+    # Fingerprints use the step, and not this function.
     vars(run)["step"] = inner
     made: Tool[[T], Awaitable[R], M, S] = make_tool(run, {"name": name, "description": description})
     return made

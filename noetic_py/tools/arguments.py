@@ -335,7 +335,7 @@ class SchemaArguments:
         """The object that was sent, as it was sent, with copies of the function's defaults that can change."""
         if not isinstance(arguments, str):
             found = dict(arguments)
-            # What code gives may be of types that JSON does not have.
+            # Values from code may have types that JSON lacks.
             self._check({name: as_received(value) for name, value in found.items()})
             return _with_defaults(found, self.defaults)
         found = self._read(arguments)
@@ -373,7 +373,7 @@ class SchemaArguments:
 
     def received(self, values: Mapping[str, object]) -> dict[str, JsonValue]:
         """The sent arguments, and those that the function or the schema adds: a default, or a hidden value."""
-        # What the function itself has as a default is what it gets, whatever the schema says.
+        # A default of the function itself takes precedence over the schema.
         given = {name: as_received(value) for name, value in {**self.defaults, **values}.items()}
         unknown = not_shown("not sent, the tool decides")
         whole = {**dict.fromkeys(self._schema.names(given), unknown), **self._schema.filled(given)}

@@ -89,7 +89,7 @@ def conceal(call: FunctionCall, secret: Collection[str]) -> FunctionCall:
         return call
     sent = object_of(call.arguments)
     if sent is None:
-        # What cannot be read may hold anything.
+        # A schema that cannot be read may hold anything.
         remember(call.arguments)
         return evolve(call, arguments=json.dumps(MASK))
     hidden = [name for name in sent if name in secret]

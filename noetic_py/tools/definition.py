@@ -50,7 +50,7 @@ def render_output(value: object, *, tool: str) -> str | tuple[ContentPart, ...]:
 
     Text and content parts stay as they are, `None` is an empty text. Everything else becomes compact JSON: JSON's own
     values, pydantic models, dataclasses, attrs classes, enums, dates, decimals, UUIDs, paths, sets and bytes that are
-    text. This is for reading, not for storing: no type can be told from it afterwards. Secrets are masked, and so is
+    text. This is for reading, not for storing: no type can be recovered from it. Secrets are masked, and so is
     every value that is known as one.
 
     Args:
@@ -285,8 +285,8 @@ class ToolOptions(TypedDict, total=False):
     """The options of [`tool`][noetic_py.tool].
 
     Attributes:
-        name: What the model calls it; the function's name unless told.
-        description: What the model reads about it; the docstring, without what it says about parameters, unless told.
+        name: What the model calls it; the function's name by default.
+        description: What the model reads about it; the docstring, without its section on parameters, by default.
         needs_approval: Whether a call waits for a person, or a function of the call and the context that says so.
         long_running: The function only starts the work; the result is given to the run later, as an answer.
         expires: Seconds within which an approval or a result has to come; any time when absent.
@@ -296,7 +296,7 @@ class ToolOptions(TypedDict, total=False):
             what the function would have given, or [`NOT_DONE`][noetic_py.NOT_DONE], and then the call is made.
         timeout: Seconds a call may take; as long as it likes when absent.
         retries: How often in a row the model is asked again because the tool raised `ModelRetry` or refused its
-            arguments; 1 unless told.
+            arguments; 1 by default.
         strict: Whether the provider is to keep the model to the schema; some types have no strict schema.
         tags: Words about the tool, for hooks.
         hooks: Functions that are called before and after a model's call of it; see

@@ -287,7 +287,7 @@ def decide(
             possible.append(rule)
     known = min(sure, key=_strictness, default=None)
     action = otherwise if known is None else known.action
-    # What a rule cannot judge never makes a call easier to make.
+    # A value that a rule cannot judge never makes a call more permissive.
     closing = [rule for rule in possible if _strictness(rule) < _STRICT.index(action)]
     strictest = min(closing, key=_strictness, default=known)
     return (action, None) if strictest is None else (strictest.action, strictest)

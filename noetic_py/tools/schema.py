@@ -24,9 +24,9 @@ from noetic_py.tools.confidential import beside, properties_of
 _closest: Callable[[list[Any]], Any] = best_match  # pyright: ignore[reportUnknownVariableType]
 
 _SHOWN = 200
-# More than these are not told, so more are not looked for.
+# More than these are not reported, so more are not searched.
 _MOST = 100
-# What these say names parameters, and no value of one.
+# Messages of these name parameters, and no values.
 _NAMES_ONLY = frozenset({"required", "additionalProperties", "dependentRequired", "unevaluatedProperties"})
 
 

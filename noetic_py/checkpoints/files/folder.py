@@ -267,7 +267,7 @@ class Folder:
                 raise _refuse(
                     self.settings, f"{name!r} in it is not a folder", "link", "take it away, or give another path"
                 )
-        # What a process made that has died may not be on the disk yet.
+        # Files of a process that has died may not be on the disk yet.
         for name in (*_FOLDERS, ""):
             sync_folder(self.at(name))
         try:

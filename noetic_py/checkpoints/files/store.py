@@ -116,7 +116,7 @@ T = TypeVar("T")
 _MARKS = 512
 # A page of them costs a look at all heads.
 _PRUNED_AT_ONCE = 5000
-# What the system says of one file, and not of the whole folder.
+# Error codes that concern one file, and not the whole folder.
 _OF_ONE_FILE = frozenset(
     {errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.EIO, errno.ENAMETOOLONG}
 )
@@ -464,7 +464,7 @@ class FileStore(FileValues):
     ) -> PrunePage:
         """Delete what is old among the next runs, the newest first."""
         below = FARTHEST if page.below is None else page.below
-        # What cannot be read does not keep the others, and is left for a repair.
+        # A run that cannot be read does not keep the others from being removed; it is left for a repair.
         runs = [run for run in self._heads([]) if run.number < below][:_PRUNED_AT_ONCE]
         pruning, deleted = checks.Pruning(page.kept, before, keep, statuses), 0
         for run in runs:

@@ -47,7 +47,7 @@ _SQLITE: dict[int, tuple[str, str, str]] = {
     sqlite3.SQLITE_NOMEM: ("memory", "memory ran out", "give the process more memory"),
     sqlite3.SQLITE_PROTOCOL: ("busy", "the file's locks are not granted", "use a local disk"),
 }
-# What SQLite reports when it gets no file descriptor too.
+# SQLite also reports these without a file descriptor.
 _OPENING = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH)
 

@@ -503,7 +503,7 @@ class SqliteStore:
         rows = self._execute(_NEWEST, (upto, _PRUNED_AT_ONCE)).fetchall()
         pruning, deleted = checks.Pruning(page.kept, before, keep, statuses), 0
         for row in rows:
-            # What cannot be read does not keep the others, and is left for a repair.
+            # A run that cannot be read does not keep the others from being removed; it is left for a repair.
             with suppress(CorruptRecord):
                 run = self._sums.checked_run(row, summary=True)
                 if pruning.takes(run.status, run.updated) and not self._is_held(run):

@@ -36,12 +36,12 @@ def _family(kind: type[NoeticError]) -> Iterator[type[NoeticError]]:
 _CLASSES: Final[dict[str, type[NoeticError]]] = {
     kind.__name__: kind for kind in _family(NoeticError) if kind.__module__ == NoeticError.__module__
 }
-# What is stored in a place of its own, what belongs to a process, and what another field says already.
+# Attributes that are stored elsewhere, belong to a process, or repeat another field.
 _OWN: Final = frozenset({"message", "path", "hint", "result", "left", "first"})
 
 
 def encode_failure(error: NoeticError, depth: int, encode: Encode) -> dict[str, object]:
-    """The parts of an error; a field that cannot be stored is told as text."""
+    """The parts of an error; a field that cannot be stored is shown as text."""
     fields = {
         name: _part(value, depth + 2, encode)
         for name, value in vars(error).items()
@@ -130,7 +130,7 @@ def _made(value: object, make: Callable[[object], object]) -> Any:
 
 
 MAX_VALUE_BYTES: Final = 64 * 1024 * 1024
-"""How long a stored value may be, unless told otherwise."""
+"""The default limit of the size of a stored value."""
 
 T = TypeVar("T")
 

@@ -395,7 +395,7 @@ def _read_extension(cls: type[items.Extension], data: Mapping[str, object]) -> i
         raise Unfit(f"is an object, not {kind_name(payload)}").inside(".data")
     check_nesting(payload)
     version = data.get("schema_version", 1)
-    # What is not a version is a field of another library.
+    # A value that is not a version is a field of another library.
     versioned = version_order(version) is not None
     payload = _migrated(cls, payload, version if versioned else 1)
     base = _base(data, _EXTENSION | {"schema_version"} if versioned else _EXTENSION)

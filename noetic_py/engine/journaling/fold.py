@@ -43,7 +43,7 @@ def tree(journal: Sequence[JournalRecord], kinds: Kinds, below: Path = ()) -> No
     """
     root = Node(below)
     depth = len(below)
-    # What goes on beside the flow commits when it likes, and neither it nor what is around it gets a place by that.
+    # Detached work commits independently, and gives neither itself nor the steps around it a place.
     beside: list[Path] = []
     once: dict[Path, Node] = {}
     failure: AttemptFailed | None = None
@@ -103,11 +103,11 @@ def forget_failure(root: Node, failure: AttemptFailed) -> None:
                 break
             node.failed.pop(name, None)
             if not isinstance(cause, BudgetExceeded):
-                # What a budget has ended goes on with the attempt that it was in.
+                # A step that a budget has ended continues with the same attempt.
                 node.tries.pop(name, None)
             beside = list(node.failed.values()) if node.kind.at_once else []
             for record, _ in beside:
-                # Only the first of the paths that a budget has ended is told of, and all of them are tried again.
+                # Only the first of the paths that a budget has ended is reported; all of them are retried.
                 node.failed.pop(record.path[-1], None)
                 forget_failure(root, record)
             node = node.children.get(name)
@@ -292,7 +292,7 @@ def _through_wall(node: Node) -> Iterator[BodySegment]:
     if node.finished is not None and node.finished.winner is not None:
         for name, child in node.children.items():
             if name.endswith(f"[{node.finished.winner}]"):
-                # What the winner did to the state is the race's own change.
+                # The winner's change of the state is the race's change.
                 yield from (BodySegment(segment.items) for segment in _visible(child))
 
 
@@ -309,7 +309,7 @@ class Begun:
         self._open: dict[Path, int] = {}
 
     def read(self, record: JournalRecord) -> list[Path]:
-        """The steps of which a record tells an attempt that no record before it has told."""
+        """The steps with an attempt that a record mentions first."""
         found: list[Path] = []
         match record:
             case StepOpened() if self._kinds[record.kind].counted:
@@ -324,7 +324,7 @@ class Begun:
             case Decision() if record.key == BEGUN:
                 found = [path for at, attempt in record.value for path in self._count(tuple(at), attempt)]
             case Pending():
-                # What waits has no record of its end, and may never get one: a race can be won without it.
+                # A waiting step has no record of its end, and may never get one: a race can be won without it.
                 around = [record.path[:depth] for depth in range(1, len(record.path) + 1)]
                 found = [path for each in around if each in self._open for path in self._count(each, self._open[each])]
             case _:

@@ -765,7 +765,7 @@ def flush_items(frame: Frame | None, path: values.Path) -> None:
     frame.segments = [Segment(each.path, each.attempt, each.items) for each in segments if each.items] or None
     _flush_own(frame)
     frame.segments = held or None
-    # What is unwritten here or around is written before anything below is committed.
+    # Unwritten changes here and around are written before anything below is committed.
     frame.clean = not frame.touched and (frame.up is None or frame.up.clean)
 
 

@@ -226,9 +226,9 @@ def _check_same(before: Answered, new: Answered) -> None:
         )
 
 
-# What a run may have ended with and go on all the same.
+# Ends after which a run can be resumed.
 _GO_ON = frozenset({"failed", "budget_exceeded"})
-# What has ended so is told once more, and nothing is added to it.
+# Runs with this end are reported again, and nothing is added to them.
 OVER = frozenset({"completed", "aborted"})
 PAGE = 1000
 """Records read at once."""
@@ -408,7 +408,7 @@ def _stops(records: Sequence[JournalRecord]) -> list[Control]:
     found: dict[Path, Control] = {}
     for record in records:
         if isinstance(record, AttemptFailed) and not record.final:
-            # What was asked for in the attempt is discarded with it.
+            # Requests of the attempt are discarded with it.
             depth = len(record.path)
             found = {at: control for at, control in found.items() if at[:depth] != record.path}
         control = record.control if isinstance(record, (StepFinished, AttemptFailed, StepStopped)) else None

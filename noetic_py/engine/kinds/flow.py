@@ -121,7 +121,7 @@ class Outcomes:
     scopes: dict[int, ContextScope] = field(factory=dict[int, ContextScope])
     # The paths that wait for an answer.
     waiting: set[int] = field(factory=set[int])
-    # What ends the section early, and when: in "all" the first error, in a race the first value.
+    # Which outcome ends the section early: in "all" the first error, in a race the first value.
     cancel_scope: anyio.CancelScope | None = None
     mode: Mode = "settle"
 
@@ -135,7 +135,7 @@ async def run_paths(frame: Frame, paths: Sequence[Path], mode: Mode, concurrency
     outcomes = Outcomes()
     frame.ends_by = mode
     await _run_all(frame, paths, mode, concurrency, outcomes)
-    # A winner has won, and what has failed has failed, whatever another path may still be told.
+    # The outcome is settled, whatever other paths still report.
     decided = outcomes.values if mode == "race" else outcomes.errors if mode == "all" else {}
     if outcomes.waiting and not decided:
         raise Waiting

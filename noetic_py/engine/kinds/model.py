@@ -133,7 +133,7 @@ async def _response(frame: Frame, ask: RoundRequest, shown: Shown, request: Mode
         response = _confidential(_fresh(frame, wanted), ask)
     else:
         if wanted is not request:
-            # What was counted is not what is sent.
+            # The counted request is not the one that is sent.
             shown = evolve(shown, tokens=None)
         try:
             response = await _asked(frame, ask, shown, wanted)
@@ -164,7 +164,7 @@ async def _asked(frame: Frame, ask: RoundRequest, shown: Shown, request: ModelRe
         )
         async with answer as stream:
             if run.bus.active or run.store is not None or run.session is not None:
-                # What is kept of a run is kept of an answer too that a shutdown cuts off.
+                # Parts of an answer that a shutdown cuts off are kept like other parts of the run.
                 async for event in stream:
                     _hear(frame, event, heard)
                     if run.bus.active:
@@ -649,7 +649,7 @@ async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], ask: RoundRe
         outcomes = await run_paths(frame, paths, "settle", most)
     except BaseException as stop:
         if not isinstance(stop, Exception):
-            # What finished calls gave is in the journal, and so it belongs into the conversation.
+            # Outputs of finished calls are in the journal, so they belong into the conversation.
             restore_log(frame)
         raise
     failed = first_of(frame, paths, outcomes.errors)

@@ -82,7 +82,7 @@ class OutputPlan:
             closed = begun.rstrip()
             begun = closed[:-3] if closed.endswith("```") else begun
         if begun[-1:].isdigit() and not _ends_in_text(begun):
-            # What is 1 so far may become 11.
+            # A partial number 1 may become 11.
             begun = begun.rstrip("0123456789.eE+-")
         try:
             value = from_json(begun, allow_partial="trailing-strings")

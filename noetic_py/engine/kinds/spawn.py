@@ -80,7 +80,7 @@ async def _run(child: Execution, frame: Frame, spec: SpawnSpec, value: object) -
             # The child wrote into the parent's conversation; that is its own, and no segment of the spawn's.
             frame.mark = frame.written = len(frame.log)
         if spec.state == "share" and root.scope.known is not None:
-            # What the child's steps have changed they have written.
+            # The child's steps have written their own changes.
             frame.scope.known = root.scope.known
 
 

@@ -1,6 +1,6 @@
 """Waiting for an answer: a step that asks ends its task, and begins again once its request is answered.
 
-A request is a record at the step's path, committed before anything is told of it. The step's task then ends with
+A request is a record at the step's path, committed before it is published. The step's task then ends with
 `Waiting`: no failure, no attempt, nothing that a body can catch. What stands around it goes on as far as it can and
 waits too, and when the root waits the run is suspended. An answer is a record at the same path; the flow is run again,
 what is recorded replays, and the step finds its answer.

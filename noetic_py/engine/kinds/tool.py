@@ -154,7 +154,7 @@ async def with_changed(frame: Frame, wanted: Wanted, received: hooks.Received, a
 async def _needs_approval(frame: Frame, tool: AnyTool, call: FunctionCall) -> bool:
     asked = frame.node is not None and frame.node.asked is not None and frame.node.asked[0].is_approval
     if asked or isinstance(tool.needs_approval, bool):
-        # What was asked for once is needed, whatever a function would say of it now.
+        # Approval that was requested once stays required, whatever a function returns now.
         return asked or bool(tool.needs_approval)
     needed = tool.needs_approval(call, frame.read_only())
     return bool(await needed if inspect.isawaitable(needed) else needed)
@@ -275,7 +275,7 @@ def _failed(frame: Frame, message: str, error: BaseException | None = None) -> N
 
 
 def _blocked(frame: Frame, call: FunctionCall, message: str) -> FunctionCallOutput:
-    """A hook or a layer does not let the call be made: the model is told so."""
+    """A hook or a layer refuses the call; the model gets the reason."""
     item = FunctionCallOutput(call_id=call.call_id, output=message)
     _failed(frame, message)
     frame.log.append(item)
@@ -296,7 +296,7 @@ async def _as_wanted(frame: Frame, value: RequestedCall, item: FunctionCallOutpu
 
 
 def _again(frame: Frame, value: RequestedCall, error: errors.ToolError | errors.ModelRetry) -> str:
-    """Tell the model what to mend, unless it was told often enough.
+    """Tell the model what to correct, up to the limit of retries.
 
     Raises:
         ToolError: The tool's `retries` are used up; the error itself, with the step's path.
@@ -306,7 +306,7 @@ def _again(frame: Frame, value: RequestedCall, error: errors.ToolError | errors.
     name = value.call.name if frame.used_tool is None else f"{value.call.name}()"
     count, round_path = failures.get(name, (0, ()))
     above = frame.at[:-1]
-    # Several calls of one round are told to the model at once, so they count once.
+    # Several failures of one round go to the model together, so they count once.
     if round_path != above:
         count += 1
     failures[name] = (count, above)
@@ -331,7 +331,7 @@ async def _called(frame: Frame, value: RequestedCall, received: hooks.Received) 
             path=frame.path,
             hint=f"the tools are {', '.join(value.known) or 'none'}",
         )
-    # Before anything is asked: what does not fit is told to the model.
+    # Before approval is requested: invalid arguments go back to the model.
     received.check()
     if frame.x.run.store is not None:
         received = as_asked(frame, call.call_id, received)
@@ -354,7 +354,7 @@ async def _called(frame: Frame, value: RequestedCall, received: hooks.Received) 
 
 
 async def _rejudged(frame: Frame, wanted: Wanted, value: RequestedCall, arguments: str) -> Wanted | Any:
-    """The call with the arguments of its approval, as hooks and layers let it be made; or what the model is told."""
+    """The call with the arguments of its approval, as hooks and layers let it be made; or the text for the model."""
     received = await hooks.before_tool(
         frame, hooks.Received(wanted.tool, evolve(value.call, arguments=arguments), value.given)
     )
@@ -485,7 +485,7 @@ async def call_tool(frame: Frame, tool: AnyTool, values: dict[str, object]) -> o
             await frame.x.run.bus.wait_for_space()
 
     if frame.x.run.timed:
-        # What has judged the call may have used the time up without waiting for anything.
+        # The checks of the call may have used up the time without an await.
         await in_time()
     try:
         work = tool.call(values, ctx=frame, inject=_injector(frame), emit=emit)

@@ -139,7 +139,7 @@ class _Called:
 
 
 def as_layer_error(frame: Frame, layer: AnyLayer, hook: str, error: Exception) -> errors.LayerError:
-    """A hook's failure as it is told."""
+    """The message of a hook's failure."""
     if isinstance(error, errors.LayerError):
         return error
     what = error.message if isinstance(error, errors.NoeticError) else f"{type(error).__name__}: {error}"
@@ -305,7 +305,7 @@ async def mend_model_error(frame: Frame, error: errors.ModelError) -> ModelRespo
 
 
 async def judged(frame: Frame, response: ModelResponse) -> ModelResponse:
-    """The answer, unless a layer does not let it pass: then what the model is told instead, or the end."""
+    """The answer, unless a layer does not let it pass: then the text for the model instead, or the end."""
     for layer in present(frame, "after_model_call"):
         verdict = await call_hook(frame, layer, "after_model_call", response)
         if isinstance(verdict, Halt):
@@ -324,7 +324,7 @@ def is_guided(response: ModelResponse) -> bool:
 
 
 async def before_tool_call(frame: Frame, received: Received) -> tuple[Received, str | None] | str:
-    """The call as layers let it be made, with why it needs approval; or what the model is told instead."""
+    """The call as layers let it be made, with why it needs approval; or the text for the model instead."""
     asks: str | None = None
     # Rules come last: no layer changes a call that they have judged.
     for layer in sorted(present(frame, "before_tool_call"), key=lambda each: each.judges_calls):

@@ -94,7 +94,7 @@ class StoredLayers:
         self.met: dict[str, object] = {}
         # Those that work has left which a run that goes on does not do again.
         self.replayed: deque[LayerStates] = deque(maxlen=_REPLAYED)
-        # What layers that recall now and then have recalled last, by layer.
+        # The last recall of layers that recall only at times, by layer.
         self.recalled: dict[str, object] = {}
         # Of a child the states that its parent's layers had when it looked last.
         self.parents: dict[str, object] = dict(x.born)
@@ -210,7 +210,7 @@ class StoredLayers:
         return known is None or known.mine is not layer_states[layer.id]
 
     async def flush(self, frame: Frame) -> None:
-        """Mirror the states that the store does not have yet; a store that fails is told of, and no failure."""
+        """Mirror the states that the store does not have yet; a failing store is logged, and raises nothing."""
         root = self._x.frame
         if root is not None and frame.scope is not root.scope:
             # A path's states are its own until the paths are joined.
@@ -376,7 +376,7 @@ class StoredLayers:
             _refuse_newer(layer, others)
             await storage.remove(key, expected=expected or None)
             for other in others:
-                # What an older version has stored is forgotten too, or it would be migrated once more.
+                # States of older versions are removed too, or they would be migrated again.
                 await storage.remove(other)
             return 0
         version = await storage.put(key, (written, value), expected=expected)

@@ -24,7 +24,7 @@ V = TypeVar("V")
 COUNTER: Final[TokenCounter] = EstimatedCounter()
 """Counts what a layer recalls; what it estimates too low the view cuts."""
 
-# What the tags around a layer's text take, besides the layer's id.
+# The tokens of the tags around a layer's text, without the layer's id.
 _FRAME: Final = 20
 _MORE: Final = "({} more left out)"
 _MISSING: Final = object()
@@ -92,7 +92,7 @@ def is_one_of(layer: AnyLayer, code: str, name: str, value: object, known: Seque
 
 
 def refused(layer: AnyLayer, function: str, message: str, hint: str | None = None) -> ToolArgumentsInvalid:
-    """The error of a function that cannot do what it was asked; a model is told, and may ask for something else."""
+    """The error of a function that refuses a request; a model gets it, and may try something else."""
     return ToolArgumentsInvalid(message, tool=f"{layer.id or type(layer).__name__}/{function}", hint=hint)
 
 

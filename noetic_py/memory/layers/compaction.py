@@ -36,7 +36,7 @@ SUMMARISE: Final = (
 _SAME: Final = "[the same output as of the call {call}]"
 _GONE: Final = "[an output of {size} characters, no longer shown; call the tool again if it is needed]"
 _LEFT_OUT: Final = "[{count} earlier items of this conversation are no longer shown]"
-# What is shorter is not worth a placeholder.
+# Shorter texts are not worth a placeholder.
 _SHORT: Final = 200
 
 
@@ -89,7 +89,7 @@ class Compaction(MemoryLayer[Compacted]):
         model: The model that summarises; the harness's when left out.
         max_summary: Characters of a summary; of a longer one the middle is left out.
         max_input: Characters of the conversation that the summarising model reads at once.
-        instructions: What the summarising model is told.
+        instructions: The instructions of the summarising model.
 
     Raises:
         ConfigError: A setting is wrong; code `"compaction-settings"`.
@@ -254,7 +254,7 @@ class _Tally:
     def take(self, tier: Tier, state: Compacted) -> None:
         """Go on from other markers."""
         size = weigh(_applied(self.layer, self.items, state), COUNTER)
-        # What was paid for is used, whatever it saves.
+        # A summary that was paid for is used, whatever it saves.
         if size < self.size or state.summary != self.state.summary:
             self.saved[tier] = self.size - size
             self.state, self.size = state, size

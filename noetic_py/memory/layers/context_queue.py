@@ -73,7 +73,7 @@ class ContextQueue(EntryLayer[tuple[ContextItem[T], ...], T], Generic[T]):
         while True:
             base = layer._held_now()
             joined = (*base, *items)
-            # What others have appended while listeners were at work counts too.
+            # Entries that others appended while listeners ran count too.
             place = _first_unnotified(joined[: -self.limit], notified)
             if place is None:
                 break

@@ -255,7 +255,7 @@ class EntryLayer(MemoryLayer[S], Generic[S, T]):
         codec: Codec | None = None,
         **settings: object,
     ) -> Self:
-        """The layer that `dump` has made this of. No listener is told.
+        """The layer from the data of `dump`. No listener is called.
 
         Args:
             data: What `dump` gave.

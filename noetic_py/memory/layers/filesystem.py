@@ -331,7 +331,7 @@ def _make_folder(name: str, folder: int) -> None:
     try:
         os.mkdir(name, dir_fd=folder)
     except FileExistsError:
-        # What it is shows when it is opened.
+        # Its type is checked when it is opened.
         return
 
 

@@ -55,7 +55,7 @@ class Observational(MemoryLayer[Observed]):
         limit: How many observations are kept; the oldest go first.
         length: Characters of one observation; a longer one is cut.
         max_input: Characters of the conversation that the distilling model reads at once.
-        instructions: What the distilling model is told; it has to answer with a list of texts.
+        instructions: The instructions of the distilling model; it has to answer with a list of texts.
 
     Raises:
         ConfigError: A setting is wrong; code `"observational-settings"`.

@@ -43,7 +43,7 @@ class Permissions(MemoryLayer[PermissionState]):
 
     Of all rules that fit a call, the layer's own and those that were added, the strictest counts: `deny` before `ask`
     before `allow`. A call that waits is a request of the suspended run like that of a tool with `needs_approval`. What
-    is refused is not made, and the model is told which rule says so. Rules are added by code; the model cannot call
+    is refused is not made, and the model gets the rule. Rules are added by code; the model cannot call
     these functions. They stay for the layer's scope: of one thread unless `scope=Scope.USER` says of one user.
 
     A pattern is not a sandbox: `where={"command": "git *"}` fits `git status; rm -r .` too.

@@ -55,7 +55,7 @@ class Rule:
         model: The model that answers the question; the layer's when left out.
         action: `"block"` does not let it pass, and says that the rule forbids it; `"guide"` does not let it pass
             either, and says what to do instead; `"abort"` ends the execution.
-        message: What the model is told, behind the reason that the check gave.
+        message: The text for the model, after the reason that the check gave.
         at: What the rule is about: the calls of tools, answers, or both.
 
     Raises:
@@ -139,7 +139,7 @@ class Steering(MemoryLayer[None]):
             raise wrong(self, f"two rules have one name: {', '.join(names)}", code, "names of their own")
 
     async def judge(self, subject: Subject) -> tuple[Rule, str] | None:
-        """The first rule that a call or an answer breaks, and what the model would be told; `None` when it breaks none.
+        """The first rule that a call or an answer breaks, and the text for the model; `None` if it breaks none.
 
         Raises:
             NoContextError: The layer is in no run, and a rule asks a model.

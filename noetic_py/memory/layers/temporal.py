@@ -22,7 +22,7 @@ _FORMS: Final = {"second": "%Y-%m-%d %H:%M:%S", "minute": "%Y-%m-%d %H:%M", "hou
 _UNITS: Final = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 _ONE: Final = {"second": "a second", "minute": "a minute", "hour": "an hour", "day": "a day"}
 _DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-# Of a span as many units are told; the rest is noise.
+# The number of units shown of a span; the rest is noise.
 _TOLD: Final = 2
 
 
@@ -53,8 +53,8 @@ class Temporal(MemoryLayer[Moments]):
     The time is that of the run's runtime, so a test with a virtual clock gets the same text each time.
 
     Attributes:
-        timezone: In which zone times are told, by its name in the time zone database.
-        precision: Down to what times and spans are told.
+        timezone: The zone of the times, by its name in the time zone database.
+        precision: The smallest unit of times and spans.
         clock: A clock of the layer's own, in place of the run's.
 
     Raises:

@@ -87,7 +87,7 @@ class WordEmbedder:
 
     def _embedded(self, texts: list[str]) -> Sequence[Sequence[float]]:
         model = self._loaded()
-        # What normalises here is told of a text without words, where the package would divide by zero.
+        # A text without words is rejected here; the package would divide by zero.
         rows: list[list[float]] = model.embed([text or " " for text in texts], norm=False).tolist()
         return [_unit(row) for row in rows]
 

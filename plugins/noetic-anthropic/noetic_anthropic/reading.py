@@ -68,7 +68,7 @@ class _Block:
 class MessageReading(AnswerReading):
     """Puts the events of one message together.
 
-    Texts that follow each other are one message. An item is told when the next one begins, for the last one is
+    Texts that follow each other are one message. An item is reported when the next one begins, for the last one is
     incomplete when the answer was cut off.
     """
 

@@ -31,7 +31,7 @@ _READ = frozenset(
         "extra",
     }
 )
-# The models up to 4.5 are told how many tokens they may think, those since 4.6 how much effort to make.
+# Models up to 4.5 take a number of thinking tokens, those since 4.6 a level of effort.
 _COUNTED: Final = re.compile(r"claude-(?:3-|(?:opus|sonnet|haiku)-4-(?:[0-5](?!\d)|\d{8}))")
 _WITHOUT_SCHEMAS: Final = re.compile(r"claude-(?:3-|(?:opus|sonnet|haiku)-4-(?:[0-4](?!\d)|\d{8}))")
 _BUDGETS: Mapping[str, int] = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384}
@@ -243,7 +243,7 @@ def _mark(content: Content, request: ModelRequest, params: dict[str, Any], mark:
     prompt, and this before the messages; a mark covers all that stands before it.
     """
     start = content_of(request.items[: request.stable], request.instructions)
-    # What comes later can still change the start: an output that is moved up to its call.
+    # Later items can still change the start: an output that is moved up to its call.
     pairs = enumerate(zip(start.turns, content.turns, strict=False))
     stable = next((place for place, (one, other) in pairs if one != other), len(start.turns))
     if content.system:

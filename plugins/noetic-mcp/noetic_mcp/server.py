@@ -56,9 +56,9 @@ class McpServerOptions(TypedDict, total=False):
     Attributes:
         needs_approval: Whether calls of its tools wait for a person, or a function that says so; as of a tool.
         replay: Whether a call that was in flight at a crash may run again; as of a tool.
-        timeout: Seconds that a request may take; 60 unless told.
-        start_timeout: Seconds that its start and the handshake may take; 30 unless told.
-        max_output_bytes: The most bytes that an output, a resource or a prompt may have; 1 MiB unless told.
+        timeout: Seconds that a request may take; 60 by default.
+        start_timeout: Seconds that its start and the handshake may take; 30 by default.
+        max_output_bytes: The most bytes that an output, a resource or a prompt may have; 1 MiB by default.
     """
 
     needs_approval: Approval
@@ -221,7 +221,7 @@ class McpServer:
         group, self._group = self._group, None
         if group is not None:
             group.cancel_scope.cancel()
-            # What the block has raised is not the group's: it goes on as it is, and not in an exception group.
+            # The block's exception is raised as it is, and not in an exception group.
             await group.__aexit__(None, None, None)
 
     async def _own(self) -> None:
@@ -335,7 +335,7 @@ class McpServer:
                 return tools
         changes = connection.changes
         tools = self._tools_of(self._bounded(await self._request("tools/list", self._all_tools)))
-        # A change that was told meanwhile may not be in the list, which is then asked for again.
+        # A change that was announced meanwhile may not be in the list, which is then fetched again.
         self._listed = (connection, changes, tools)
         return tools
 

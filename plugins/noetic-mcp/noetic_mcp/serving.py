@@ -57,7 +57,7 @@ def mcp_server(
         harness: Runs the steps; entered by you.
         flows: Steps and tools, by the names that clients use; those of `Harness(flows=)` when left out.
         name: The server's name.
-        instructions: What a client is told about the use of the server.
+        instructions: Instructions for clients on the use of the server.
         state: Makes the state of a run; needed by steps that ask for a type of their own.
 
     Raises:
@@ -70,7 +70,7 @@ def mcp_server(
     server: Server[Any] = Server(
         name, instructions=instructions, on_list_tools=calls.list_tools, on_call_tool=calls.call_tool
     )
-    # What a client sends back of a run that waits has to be what it was given.
+    # A client must return the request state that it was given.
     server.middleware.append(RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience=name))
     return server
 
@@ -99,7 +99,7 @@ async def serve_mcp(
         harness: Runs the steps; entered by you.
         flows: Steps and tools, by the names that clients use; those of `Harness(flows=)` when left out.
         name: The server's name.
-        instructions: What a client is told about the use of the server.
+        instructions: Instructions for clients on the use of the server.
         state: Makes the state of a run; needed by steps that ask for a type of their own.
         host: The address to listen at.
         port: The port to listen at, for `http://host:port/mcp`; standard input and output when left out.
@@ -253,7 +253,7 @@ class _Calls:
 
 
 def _wanted(ctx: Request) -> str | None:
-    """The run that a call names in `_meta`; a client's names are told from other runs of the harness."""
+    """The run that a call names in `_meta`; a client's names are distinguished from other runs of the harness."""
     named: object = (ctx.meta or {}).get(RUN_ID)
     if named is None:
         return None

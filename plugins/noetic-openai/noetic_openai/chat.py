@@ -37,7 +37,7 @@ def chat_request(request: ModelRequest, model: str, server: Server, caching: Cac
         request: What to ask.
         model: The provider's name of the model.
         server: Where it is asked.
-        caching: What the provider is told of its cache.
+        caching: The cache settings for the provider.
 
     Raises:
         ConfigError: The request holds content that chat completions cannot carry (code `"model-content"`).
@@ -75,7 +75,7 @@ def _marked(request: ModelRequest, caching: Caching) -> list[dict[str, Any]]:
     if caching.mark is None:
         return messages
     start = chat_messages(request.items[: request.stable], request.instructions)
-    # What comes later can still change a message of the start: an output that is moved up to its call.
+    # Later items can still change a message of the start: an output that is moved up to its call.
     pairs = enumerate(zip(start, messages, strict=False))
     stable = next((place for place, (one, other) in pairs if one != other), len(start))
     for message in messages:

@@ -40,7 +40,7 @@ _NO_KEY = "none"
 class OpenAIModel:
     """A model that the official SDK talks to; a `Model` and a `ProfiledModel`, on asyncio and on trio.
 
-    The model is asked statelessly: each call carries the whole conversation, and the provider is told to store nothing.
+    The model is asked statelessly: each call carries the whole conversation, and the provider stores nothing.
     The SDK's own retries are off, since a step's `retry=` does that within the budget.
 
     Each call has a connection of its own. `async with model:` keeps connections open between the calls of the block.
@@ -59,7 +59,7 @@ class OpenAIModel:
         schema_in_extra_body: Whether the server's Responses API wants an answer's schema as the body's field
             `json_schema`, as llama.cpp does.
         store: Whether the provider may store the answers.
-        prompt_cache: What the provider is told for its cache: `"auto"` what is known to help with this model at this
+        prompt_cache: The cache settings for the provider: `"auto"` sends what is known to help with this model at this
             server, `"key"` the conversation's key, `"breakpoints"` marks in the content, `"off"` nothing.
 
     Raises:

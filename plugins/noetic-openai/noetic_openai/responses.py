@@ -51,7 +51,7 @@ def responses_request(request: ModelRequest, model: str, server: Server, caching
         request: What to ask.
         model: The provider's name of the model.
         server: Where it is asked.
-        caching: What the provider is told of its cache.
+        caching: The cache settings for the provider.
     """
     settings = request.settings
     params: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Where the server is: what a program says of it, and what may be told of that."""
+"""The address of the server, and the part of it that may be shown."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def address_of(
     rest, found = _own_parameters(text)
     parameters = _parsed(rest)
     if parameters is None:
-        # What the driver says of it quotes it, with its password.
+        # The driver's message quotes the address, with its password.
         raise ConfigError(
             "the text is not a valid address of a PostgreSQL database",
             code="postgres-address",

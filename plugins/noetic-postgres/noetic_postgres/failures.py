@@ -36,7 +36,7 @@ _SERVER: dict[str, _Case] = {
 _RESTORE = "restore a copy of the database"
 _DAMAGED = frozenset({"XX001", "XX002"})
 
-# What a server or the driver says while connecting comes as text only, without a code.
+# Errors while connecting come as text only, without a code.
 _CONNECTING: tuple[tuple[tuple[str, ...], _Case], ...] = (
     (
         ("password authentication failed", "no password supplied", "authentication failed"),
@@ -115,7 +115,7 @@ def from_server(error: psycopg.Error, where: str) -> CheckpointError:
     """The library's error for a statement that was refused."""
     code = error.sqlstate or ""
     if isinstance(error, psycopg.DataError):
-        # What is written was checked before, so it is something stored that the server or the driver cannot read.
+        # Written values were checked before, so stored data cannot be read by the server or the driver.
         return CorruptRecord(f"{where}: a stored value is damaged ({code or 'driver'})", hint=_RESTORE)
     if code in _DAMAGED:
         return CorruptRecord(f"{where}: the server says that its files are damaged ({code})", hint=_RESTORE)

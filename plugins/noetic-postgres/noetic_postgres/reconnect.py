@@ -202,7 +202,7 @@ class Reconnector:
                 with self._watched(self._link, end):
                     self._link.forget()
         except (psycopg.Error, StoreUnavailable):
-            # What could not be given back runs out, and old rows of sessions are taken away by others.
+            # Leases that were not released expire, and other processes remove old rows of sessions.
             pass
         finally:
             self.drop()

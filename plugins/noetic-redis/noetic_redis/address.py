@@ -1,4 +1,4 @@
-"""Where the server is: what a program says of it, and what may be told of that."""
+"""The address of the server, and the part of it that may be shown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Address", "address_of"]
 
 _OWN = ("prefix", "connections", "timeout", "require")
 _SCHEMES = ("redis", "rediss", "unix")
-# What would change how answers are read, or try again behind this package's back.
+# Options that change how answers are read, or retry on their own.
 _NOT_TAKEN = frozenset({"decode_responses", "encoding", "encoding_errors", "protocol", "retry_on_timeout", "retry"})
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
@@ -52,7 +52,7 @@ class Address:
         Args:
             seconds: How long connecting may take.
         """
-        # What the address itself says wins over these.
+        # The address takes precedence over these.
         # The driver says little of its types.
         pools: Any = redis.ConnectionPool
         return pools.from_url(
@@ -131,7 +131,7 @@ def _try_out(address: Address) -> None:
     try:
         address.connection(1.0)
     except (ValueError, TypeError, redis.RedisError, OSError):
-        # What the driver says of it may quote it, with its password.
+        # The driver's message may quote the address, with its password.
         raise _no_address() from None
 
 

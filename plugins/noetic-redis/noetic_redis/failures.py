@@ -25,7 +25,7 @@ _CLUSTER: _Case = (
     "the server belongs to a cluster, and the store is on another node of it",
     "give the address of the node that has the prefix: CLUSTER KEYSLOT '{prefix}'; it is not searched for",
 )
-# What the server says, as it begins; the driver takes some of these words off, and has classes for them instead.
+# The beginnings of the server's messages; the driver removes some of them and has classes instead.
 _SAID: tuple[tuple[tuple[str, ...], _Case], ...] = (
     (("noetic:gone",), ("gone", "the store was emptied or made anew", "make a new backend")),
     (

@@ -142,7 +142,7 @@ class Reconnector:
             if self._link is not None:
                 self.run(lambda link: link.goodbye(), end)
         except CheckpointError:
-            # What could not be given back runs out, and old results are taken away by others.
+            # Leases that were not released expire, and other processes remove old results.
             return
         finally:
             self.drop()

@@ -31,7 +31,7 @@ __all__ = ["RedisStore"]
 
 _RESTORE = "restore a copy of the server's data"
 _PAGE_BYTES = 16 * 1024 * 1024
-# What one script does, so that the server is not kept from its other clients for long.
+# The work of one script, limited so that the server can serve other clients.
 _READ, _LISTED, _SCANNED, _PRUNED = 2000, 100, 200, 25
 # Ten years.
 _LONGEST = 3e8
@@ -265,7 +265,7 @@ def _value(key: str, version: bytes, crc: bytes, value: bytes) -> StoredValue:
 
 
 def _marked(status: str | None) -> bytes:
-    """A status, told from none."""
+    """A status, distinguished from none."""
     return b"" if status is None else b"s" + status.encode()
 
 

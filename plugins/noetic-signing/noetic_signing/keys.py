@@ -103,7 +103,7 @@ class Signer:
         try:
             key = load_pem_private_key(data, password)
         except (ValueError, TypeError, UnsupportedAlgorithm):
-            # What the library says of it may hold parts of it, so that is left out, and its traceback too.
+            # The library's message may contain parts of the key, so it is left out with its traceback.
             key = None
         if not isinstance(key, Ed25519PrivateKey):
             raise ConfigError(
