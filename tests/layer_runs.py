@@ -25,7 +25,7 @@ from noetic_py import (
     step,
     until,
 )
-from noetic_py.core.types import is_list
+from noetic_py.core.values import is_list
 from noetic_py.memory import MemoryLayer
 from noetic_py.testing import FaultyBackend, ScriptedModel, Turn
 from noetic_py.testing.faults import When

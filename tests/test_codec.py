@@ -50,7 +50,7 @@ from noetic_py.core.items import (
     Refusal,
     extension_item,
 )
-from noetic_py.core.types import is_dict, is_list
+from noetic_py.core.values import is_dict, is_list
 from noetic_py.errors import CodecError, ConfigError, ItemSchemaMismatch, LimitExceeded, NoeticError
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noetic_py.core.codec import structure as text
-from noetic_py.core.types import is_dict, is_list
+from noetic_py.core.values import is_dict, is_list
 from noetic_py.errors import CodecError, LimitExceeded
 
 # What stands in texts and looks like the JSON around it.

@@ -18,7 +18,7 @@ import pytest
 
 from noetic_py import Harness
 from noetic_py.checkpoints import Record, SqliteBackend
-from noetic_py.core.types import is_mapping
+from noetic_py.core.values import is_mapping
 from noetic_py.journal.records import JournalRecord, RunBegun, RunEnded, dump_record, load_record
 from noetic_py.runner.lease import codec_for
 from tests.crash.folders import quick_folder

@@ -40,7 +40,7 @@ from noetic_py import (
 )
 from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.context.hooks import HookContext, before_tool
-from noetic_py.core.types import is_dict
+from noetic_py.core.values import is_dict
 from noetic_py.engine.journaling.run_history import read_journal
 from noetic_py.errors import ToolArgumentsInvalid
 from noetic_py.journal.records import Decision

@@ -46,8 +46,7 @@ from noetic_py import (
 )
 from noetic_py.checkpoints import FileBackend, SqliteBackend
 from noetic_py.context.hooks import before_step
-from noetic_py.core.types import is_dict, is_list
-from noetic_py.core.values import alike, copier_of, copy_private, copy_value, separate_state
+from noetic_py.core.values import alike, copier_of, copy_private, copy_value, is_dict, is_list, separate_state
 from noetic_py.errors import CodecError, ConfigError
 from noetic_py.memory import function
 from noetic_py.until import Verdict

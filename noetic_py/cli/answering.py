@@ -14,7 +14,7 @@ from noetic_py.cli.database import chosen, find, flag, read_runs, resume_line
 from noetic_py.cli.formatting import plural
 from noetic_py.cli.record_lines import pending_lines, pending_objects
 from noetic_py.cli.report import say, write_out
-from noetic_py.core.types import is_dict
+from noetic_py.core.values import is_dict
 from noetic_py.errors import AnswerInvalid, ConfigError, RequestNotFound
 
 if TYPE_CHECKING:

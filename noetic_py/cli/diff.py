@@ -14,7 +14,7 @@ from attrs import define, field, frozen
 
 from noetic_py.cli.formatting import plural, printable
 from noetic_py.cli.record_lines import as_object, record_fields, short
-from noetic_py.core.types import is_dict, is_list
+from noetic_py.core.values import is_dict, is_list
 from noetic_py.engine.kinds import KINDS
 from noetic_py.journal.records import (
     AttemptFailed,

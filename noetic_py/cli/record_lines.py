@@ -12,7 +12,7 @@ import attrs
 
 from noetic_py.cli.formatting import jsonable, money, plural, printable
 from noetic_py.core.control import PendingRequest
-from noetic_py.core.types import is_dict, is_list
+from noetic_py.core.values import is_dict, is_list
 from noetic_py.engine.kinds import KINDS
 from noetic_py.errors import NoeticError
 from noetic_py.journal.records import (

@@ -17,7 +17,8 @@ from noetic_py.core.items import Item, ItemBase, JsonValue
 from noetic_py.core.progress import NO_RUN, ProgressStore
 from noetic_py.core.runtime import SYSTEM, Trace
 from noetic_py.core.state import Attributes, StateBag
-from noetic_py.core.types import ShareState, is_dict, is_list
+from noetic_py.core.types import ShareState
+from noetic_py.core.values import is_dict, is_list
 from noetic_py.errors import CodecError, InvalidId, LimitExceeded, NoContextError
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from noetic_py import errors
 from noetic_py.core.budget import NOTHING_USED, TokenUsage, Usage
 from noetic_py.core.diagnostics import HIDING
 from noetic_py.core.spelling import text_or_none
-from noetic_py.core.types import O_co, S_co, T, is_mapping
+from noetic_py.core.types import O_co, S_co, T
+from noetic_py.core.values import is_mapping
 from noetic_py.redaction import html_table, without_secrets
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from attrs import define, evolve, field, fields, frozen
 
-from noetic_py.core.types import Share, ShareItems, Version, is_dict, is_list, version_order
+from noetic_py.core.types import Share, ShareItems, Version, version_order
+from noetic_py.core.values import is_dict, is_list
 from noetic_py.errors import ConfigError, InvalidId
 
 Preset: TypeAlias = Literal["copy", "fork", "derive", "isolated"]

@@ -8,7 +8,7 @@ from typing import Any
 from opentelemetry.trace import Span, SpanContext, Status, StatusCode
 
 from noetic_py.core.secrets import is_secret
-from noetic_py.core.types import is_array, is_mapping
+from noetic_py.core.values import is_array, is_mapping
 from noetic_py.redaction import redact, rendered
 
 

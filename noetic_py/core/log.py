@@ -29,7 +29,7 @@ from noetic_py.core.items import (
     Reasoning,
     Role,
 )
-from noetic_py.core.types import is_array, is_dict, is_list
+from noetic_py.core.values import is_array, is_dict, is_list
 from noetic_py.errors import DuplicateCall, ForgedEvent, LimitExceeded, NoeticError, UnpairedOutput
 from noetic_py.redaction import html_table
 

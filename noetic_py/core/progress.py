@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from attrs import frozen
 
-from noetic_py.core.types import T, is_array
+from noetic_py.core.types import T
+from noetic_py.core.values import is_array
 from noetic_py.errors import ConfigError, NoContextError, StateTypeError
 
 if TYPE_CHECKING:

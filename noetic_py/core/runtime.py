@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 import anyio
 from attrs import evolve, field, frozen
 
-from noetic_py.core.types import is_list
+from noetic_py.core.values import is_list
 from noetic_py.errors import InvalidId
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from weakref import finalize
 import attrs
 from typing_extensions import TypeIs
 
-from noetic_py.core.types import is_array, is_mapping
+from noetic_py.core.values import is_array, is_mapping
 from noetic_py.errors import ConfigError, SecretNotKept
 from noetic_py.redaction import MASK, forget_later, hold
 

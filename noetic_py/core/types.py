@@ -1,11 +1,11 @@
-"""Type variables shared by several modules, JSON containers, and comparison of version texts."""
+"""Type variables and literal types shared by several modules, and comparison of version texts."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeAlias
 
-from typing_extensions import TypeIs, TypeVar
+from typing_extensions import TypeVar
 
 if TYPE_CHECKING:
     from noetic_py.core.memory import Memory
@@ -43,26 +43,6 @@ Durability: TypeAlias = Literal["step", "exit", "manual"]
 OnDiverge: TypeAlias = Literal["fail", "adopt", "pin"]
 OnError: TypeAlias = Literal["retry", "skip", "abort"]
 """How a loop or a schedule handles a failure; see `on_error` of [`loop`][noetic_py.loop]."""
-
-
-def is_mapping(value: object) -> TypeIs[Mapping[Any, Any]]:
-    """Whether this is a mapping; its elements are not checked."""
-    return isinstance(value, Mapping)
-
-
-def is_dict(value: object) -> TypeIs[dict[Any, Any]]:
-    """Whether this is a dict; its elements are not checked."""
-    return isinstance(value, dict)
-
-
-def is_list(value: object) -> TypeIs[list[Any]]:
-    """Whether this is a list; its elements are not checked."""
-    return isinstance(value, list)
-
-
-def is_array(value: object) -> TypeIs[list[Any] | tuple[Any, ...]]:
-    """Whether this is a list or a tuple; its elements are not checked."""
-    return isinstance(value, list | tuple)
 
 
 Version: TypeAlias = int | str

@@ -1,11 +1,11 @@
-"""Values that go from one step to another: copied where they can change, and measured in bytes."""
+"""Values that go from one step to another: what kind of container one is, copies where it can change, its size."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 from collections import ChainMap, UserDict, UserList, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
@@ -27,10 +27,32 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
+from typing_extensions import TypeIs
+
 from noetic_py.core.diagnostics import not_a_value
 from noetic_py.core.state import StateBag, class_of, copy_state, state_fields
-from noetic_py.core.types import is_list
 from noetic_py.errors import ConfigError
+
+
+def is_mapping(value: object) -> TypeIs[Mapping[Any, Any]]:
+    """Whether this is a mapping; its elements are not checked."""
+    return isinstance(value, Mapping)
+
+
+def is_dict(value: object) -> TypeIs[dict[Any, Any]]:
+    """Whether this is a dict; its elements are not checked."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeIs[list[Any]]:
+    """Whether this is a list; its elements are not checked."""
+    return isinstance(value, list)
+
+
+def is_array(value: object) -> TypeIs[list[Any] | tuple[Any, ...]]:
+    """Whether this is a list or a tuple; its elements are not checked."""
+    return isinstance(value, list | tuple)
+
 
 ATOMS: Final[frozenset[type]] = frozenset({
     str, int, float, bool, bytes, type(None), complex, Decimal, Fraction, UUID, range, type, type(...),

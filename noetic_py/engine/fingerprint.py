@@ -24,8 +24,7 @@ from noetic_py.context.step import AnyStep, Retry, children_of, entry_of, exit_o
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.structure import dump, is_model, is_named_tuple
 from noetic_py.core.items import ItemBase
-from noetic_py.core.types import is_list, is_mapping
-from noetic_py.core.values import copy_value
+from noetic_py.core.values import copy_value, is_list, is_mapping
 from noetic_py.engine.layers.handles import layers_for
 from noetic_py.errors import CodecError, ConfigError
 from noetic_py.steps.flow import ParallelSpec

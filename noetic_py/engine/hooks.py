@@ -32,8 +32,7 @@ from noetic_py.core.codec.wire import MAX_ITEM_BYTES
 from noetic_py.core.control import Answer
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, InputText
 from noetic_py.core.state import merge_state
-from noetic_py.core.types import is_dict
-from noetic_py.core.values import copy_value
+from noetic_py.core.values import copy_value, is_dict
 from noetic_py.engine.execute import execute
 from noetic_py.engine.frame import Frame, failure_of, in_time
 from noetic_py.journal.records import Pending

@@ -17,8 +17,7 @@ from noetic_py.context.protocol import CURRENT
 from noetic_py.core.codec.structure import check_nesting
 from noetic_py.core.events import ProgressSet
 from noetic_py.core.progress import DONE, ProgressEntry
-from noetic_py.core.types import is_dict, is_list
-from noetic_py.core.values import copy_value
+from noetic_py.core.values import copy_value, is_dict, is_list
 from noetic_py.engine.frame import Frame, settle_cuts
 from noetic_py.errors import CodecError, ConfigError, LimitExceeded, NoeticError
 from noetic_py.journal.records import (

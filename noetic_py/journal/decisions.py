@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from noetic_py.core.control import SETTLING
 from noetic_py.core.items import FunctionCallOutput, Item, ItemBase
-from noetic_py.core.types import is_list
+from noetic_py.core.values import is_list
 from noetic_py.journal import values
 from noetic_py.journal.fields import Fits, or_none, refuse
 

@@ -25,7 +25,7 @@ from attrs import NOTHING, evolve, field, frozen
 
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.structure import inside
-from noetic_py.core.types import is_dict, is_list
+from noetic_py.core.values import is_dict, is_list
 from noetic_py.errors import CodecError, CorruptRecord, TransformMissing
 
 HINT = "the record was changed after it was written; restore the store from a backup"

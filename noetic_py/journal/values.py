@@ -20,7 +20,8 @@ from noetic_py.core.items import Item, ItemBase
 from noetic_py.core.log import Origin
 from noetic_py.core.runtime import Trace
 from noetic_py.core.state import StateBag, restore_state, state_fields
-from noetic_py.core.types import is_array, is_dict, is_list, version_order
+from noetic_py.core.types import version_order
+from noetic_py.core.values import is_array, is_dict, is_list
 from noetic_py.errors import BudgetExceeded, CodecError, ItemSchemaMismatch, NoeticError
 from noetic_py.journal.fields import Fits, ValueKind, or_none, write_fields
 

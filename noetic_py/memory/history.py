@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message, Opaque, Reasoning
 from noetic_py.core.tokens import TokenCounter
-from noetic_py.core.types import is_dict
+from noetic_py.core.values import is_dict
 from noetic_py.memory.blocks import LayerBlock, as_items
 from noetic_py.memory.parts import Part, part_of
 

@@ -18,8 +18,7 @@ from noetic_py.core.items import Item, ItemBase, JsonValue
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.core.secrets import Secret
 from noetic_py.core.spelling import suggestion
-from noetic_py.core.types import is_mapping
-from noetic_py.core.values import size_of
+from noetic_py.core.values import is_mapping, size_of
 from noetic_py.errors import AnswerTooLarge, ConfigError, LimitExceeded, MissingExtra, RealModelRefused, UnknownKeyword
 
 # A prompt may be larger than it was counted, and so cost what one of a larger size does.

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from attrs import define, field
 
 from noetic_py.core.items import ID_SOURCE
-from noetic_py.core.types import is_list, is_mapping
+from noetic_py.core.values import is_list, is_mapping
 from noetic_py.errors import ModelError, ModelStreamError
 from noetic_py.models.model import AnswerSize, ModelEvent, ModelResponse
 

@@ -24,8 +24,8 @@ from noetic_py.core.items import Item, ItemBase, Opaque
 from noetic_py.core.log import ItemLog
 from noetic_py.core.runtime import Runtime
 from noetic_py.core.state import StateBag
-from noetic_py.core.types import T, is_array
-from noetic_py.core.values import copy_value
+from noetic_py.core.types import T
+from noetic_py.core.values import copy_value, is_array
 from noetic_py.engine.fingerprint import declared_input, fingerprint, known_types, one_value, read_as
 from noetic_py.engine.journaling.dry_run import check
 from noetic_py.engine.journaling.fold import tree, visible

@@ -15,7 +15,8 @@ from noetic_py.core.codec.structure import dump, inside, parse
 from noetic_py.core.control import RunStatus, SessionKey
 from noetic_py.core.items import Item
 from noetic_py.core.log import ItemLog, Origin, admit
-from noetic_py.core.types import Version, is_dict, is_list, version_order
+from noetic_py.core.types import Version, version_order
+from noetic_py.core.values import is_dict, is_list
 from noetic_py.engine.fingerprint import types_in
 from noetic_py.engine.layers.store import state_key, version_of_key, written_state
 from noetic_py.engine.layers.versions import is_older, migrated, newest

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from noetic_py.core.codec import Codec, to_wire
 from noetic_py.core.items import Item
-from noetic_py.core.types import is_dict, is_list
+from noetic_py.core.values import is_dict, is_list
 from noetic_py.errors import NoeticError
 from noetic_py.journal.values import known_fields
 

@@ -35,7 +35,8 @@ from noetic_py.context.context import Context
 from noetic_py.core.codec import Codec, from_wire, from_wire_json, to_wire, to_wire_json
 from noetic_py.core.control import Ask
 from noetic_py.core.items import Extension, extension_class
-from noetic_py.core.types import is_dict, is_list, version_order
+from noetic_py.core.types import version_order
+from noetic_py.core.values import is_dict, is_list
 from noetic_py.errors import ItemSchemaMismatch
 from noetic_py.harness import Harness
 from noetic_py.steps.code import step

@@ -33,8 +33,7 @@ from typing_extensions import TypeIs
 
 from noetic_py.core.items import JsonValue
 from noetic_py.core.secrets import NOT_KEPT, Secret
-from noetic_py.core.types import is_mapping
-from noetic_py.core.values import copy_value
+from noetic_py.core.values import copy_value, is_mapping
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
 from noetic_py.redaction import MASK, NOT_SHOWN
 from noetic_py.tools.confidential import secret_parameters

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from attrs import evolve
 
 from noetic_py.core.items import FunctionCall
-from noetic_py.core.types import is_dict, is_list
+from noetic_py.core.values import is_dict, is_list
 from noetic_py.redaction import MASK, remember
 
 if TYPE_CHECKING:

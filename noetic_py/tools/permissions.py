@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 from attrs import field, frozen
 
-from noetic_py.core.types import is_dict, is_list
+from noetic_py.core.values import is_dict, is_list
 from noetic_py.errors import ConfigError
 from noetic_py.redaction import MASK, NOT_SHOWN
 

@@ -15,7 +15,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from noetic_py.core.items import JsonValue
-from noetic_py.core.types import is_dict, is_list
+from noetic_py.core.values import is_dict, is_list
 from noetic_py.errors import ConfigError
 from noetic_py.tools.arguments import dotted
 from noetic_py.tools.confidential import beside, properties_of

@@ -16,7 +16,7 @@ import attrs
 from noetic_py import FunctionCall, FunctionCallOutput, Harness, Item, Message, RunResult, StateBag, TokenUsage, errors
 from noetic_py.checkpoints import SqliteBackend
 from noetic_py.core.codec import to_wire_json
-from noetic_py.core.types import is_list, is_mapping
+from noetic_py.core.values import is_list, is_mapping
 from noetic_py.engine.journaling.fold import tree
 from noetic_py.engine.journaling.run_history import read_journal
 from noetic_py.engine.kind import Node

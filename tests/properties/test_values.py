@@ -10,7 +10,7 @@ import pytest
 from attrs import define, field, frozen
 
 from noetic_py import Context, Harness, InMemoryBackend, Retry, StateBag, loop, parallel, sequence, step, until
-from noetic_py.core.types import is_dict, is_list
+from noetic_py.core.values import is_dict, is_list
 from noetic_py.testing import FaultyBackend
 from tests.properties.checks import SEED, examples
 

@@ -13,7 +13,7 @@ from noetic_py import Context, Harness, InMemoryBackend, Memory, MemoryLayer, ca
 from noetic_py.access import ALLOW_ALL
 from noetic_py.checkpoints.memory import MemoryStore
 from noetic_py.core.runtime import SYSTEM
-from noetic_py.core.types import is_dict, is_list
+from noetic_py.core.values import is_dict, is_list
 from noetic_py.journal.stored import StoredValue
 from noetic_py.memory import Scope, function
 from noetic_py.runner.runs import Runs

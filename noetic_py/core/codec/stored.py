@@ -20,7 +20,7 @@ from noetic_py.core.codec import structure
 from noetic_py.core.codec.wire import from_wire, from_wire_json, to_wire
 from noetic_py.core.items import FunctionCallOutput, ItemBase, Opaque
 from noetic_py.core.secrets import Secret
-from noetic_py.core.types import is_dict, is_list
+from noetic_py.core.values import is_dict, is_list
 from noetic_py.errors import CodecError, ConfigError, LimitExceeded, NoeticError, ParallelFailed
 from noetic_py.redaction import redact
 

@@ -44,7 +44,7 @@ from typing_extensions import is_typeddict
 
 from noetic_py.core.items import ItemBase, JsonValue
 from noetic_py.core.secrets import Secret, is_secret
-from noetic_py.core.types import is_array, is_dict, is_list, is_mapping
+from noetic_py.core.values import is_array, is_dict, is_list, is_mapping
 from noetic_py.errors import CodecError, LimitExceeded, NoeticError
 
 if TYPE_CHECKING:

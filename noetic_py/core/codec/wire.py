@@ -13,8 +13,8 @@ import attrs
 
 from noetic_py.core import items
 from noetic_py.core.codec.structure import Structurer, Unfit, check_nesting, dump, kind_name, parse
-from noetic_py.core.types import Version, is_array, is_dict, is_mapping, version_order
-from noetic_py.core.values import size_of
+from noetic_py.core.types import Version, version_order
+from noetic_py.core.values import is_array, is_dict, is_mapping, size_of
 from noetic_py.errors import CodecError, ItemSchemaMismatch, LimitExceeded, NoeticError
 
 MAX_ITEM_BYTES: Final = 32 * 1024 * 1024

@@ -14,8 +14,7 @@ from noetic_py.context.step import NOT_DONE, AnyStep
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.structure import dump
 from noetic_py.core.state import LayerStates, StateBag, copy_state, restore_state
-from noetic_py.core.types import is_dict
-from noetic_py.core.values import copy_value
+from noetic_py.core.values import copy_value, is_dict
 from noetic_py.engine.body import call_apart
 from noetic_py.engine.fingerprint import fingerprint
 from noetic_py.engine.frame import Frame, innermost, settle_cuts

@@ -18,8 +18,8 @@ from noetic_py.context.step import frame as frame_name
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.structure import inside
 from noetic_py.core.reducers import Conflict
-from noetic_py.core.types import Version, is_dict, is_list
-from noetic_py.core.values import alike, copy_private
+from noetic_py.core.types import Version
+from noetic_py.core.values import alike, copy_private, is_dict, is_list
 from noetic_py.engine.execute import execute
 from noetic_py.engine.fingerprint import types_in
 from noetic_py.engine.frame import Frame

@@ -14,7 +14,8 @@ from attrs import define, field, frozen
 
 from noetic_py.core.codec import MAX_VALUE_BYTES, Codec
 from noetic_py.core.codec.structure import parse
-from noetic_py.core.types import Version, is_dict, is_list, version_order
+from noetic_py.core.types import Version, version_order
+from noetic_py.core.values import is_dict, is_list
 from noetic_py.engine.journaling.detached_starts import DETACHED_START
 from noetic_py.engine.journaling.fold import OPEN, ended_with
 from noetic_py.engine.journaling.replay import opening_of

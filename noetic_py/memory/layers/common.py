@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message
 from noetic_py.core.reducers import Conflict, by_key, join, reducer
 from noetic_py.core.tokens import EstimatedCounter, TokenCounter
-from noetic_py.core.types import is_dict
+from noetic_py.core.values import is_dict
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
 from noetic_py.memory.blocks import escape
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from attrs import evolve, frozen
 
 from noetic_py.core.items import FunctionCall
-from noetic_py.core.types import is_dict
+from noetic_py.core.values import is_dict
 from noetic_py.memory.functions import function
 from noetic_py.memory.layer import Halt, MemoryLayer, NeedsApproval, Returned
 from noetic_py.memory.layers.common import check_counts, is_one_of, refused, wrong

@@ -13,7 +13,7 @@ from typing_extensions import TypeVar
 
 from noetic_py.core.items import JsonValue
 from noetic_py.core.state import copy_state
-from noetic_py.core.types import is_dict
+from noetic_py.core.values import is_dict
 from noetic_py.errors import ConfigError, LayerError
 from noetic_py.memory.functions import function
 from noetic_py.memory.layer import MemoryLayer, Returned

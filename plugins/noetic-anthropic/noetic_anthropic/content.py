@@ -25,7 +25,7 @@ from noetic_py.core.items import (
     Reasoning,
     Refusal,
 )
-from noetic_py.core.types import is_dict
+from noetic_py.core.values import is_dict
 from noetic_py.errors import ConfigError
 
 __all__ = ["Content", "content_of", "messages_of"]

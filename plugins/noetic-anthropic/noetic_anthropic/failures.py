@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from noetic_py import redact
-from noetic_py.core.types import is_mapping
+from noetic_py.core.values import is_mapping
 from noetic_py.errors import ContextOverflow, ModelError, ModelStatusError, ModelStreamError, RateLimited
 from noetic_py.models.http import retry_after
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from noetic_anthropic.content import Content, content_of, messages_of
 from noetic_py.core.secrets import revealed
-from noetic_py.core.types import is_list, is_mapping
+from noetic_py.core.values import is_list, is_mapping
 from noetic_py.errors import ConfigError, UnknownKeyword
 from noetic_py.models import ModelProfile, ModelRequest, ModelSettings, OutputSchema
 

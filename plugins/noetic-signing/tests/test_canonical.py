@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from noetic_signing import canonical_json
 
 from noetic_py.core.codec.structure import parse
-from noetic_py.core.types import is_list
+from noetic_py.core.values import is_list
 from noetic_py.errors import CodecError
 
 SEED = int(os.environ.get("NOETIC_SEED", "1"))
