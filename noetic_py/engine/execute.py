@@ -183,11 +183,11 @@ async def _before(
         await in_time()
     if run.store is None:
         return None
-    found = replay.look(step, value, parent, name, scope)
+    found = replay.lookup(step, value, parent, name, scope)
     cut = recorded_cut(parent, name)
     if cut is not None:
         if found is None:
-            replay.put_back(step, parent, name, scope, held=len(cut) > 2)
+            replay.restore_finished(step, parent, name, scope, held=len(cut) > 2)
         await cut_again(cut)
     elif found is not None and run.stopping:
         # Its requests are made again, and take effect as they did then.

@@ -342,7 +342,7 @@ class Run:
             else:
                 live.skip()
 
-    def put_back(self, name: str, entry: Entry) -> None:
+    def requeue(self, name: str, entry: Entry) -> None:
         """A message that was taken before this process had the run goes back to its place."""
         entry.placed = True
         live = None if self._board is None else self._board.known(name)

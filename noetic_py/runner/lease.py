@@ -98,9 +98,9 @@ async def begin_stored_run(run: Run, plan: RunPlan, storage: RunStorage) -> RunP
     begun: dict[str, object] = {"input": plan.value, "history": list(opening.items), "metadata": dict(run.metadata)}
     trees = {where: _encoded(value, where, codec) for where, value in begun.items()}
     plan = evolve(plan, value=_as_read(plan, trees["input"], codec))
-    lease, head = await owned(storage.backend, run.run_id)
+    lease, head = await acquire_lease(storage.backend, run.run_id)
     if head is not None and head.position:
-        await give_up(storage.backend, lease)
+        await release_lease(storage.backend, lease)
         if storage.again:
             kind = None if type(state) is StateBag else state.__class__
             run_history = await load_run_history(storage.backend, run.run_id, codec, kind)
@@ -116,7 +116,7 @@ async def begin_stored_run(run: Run, plan: RunPlan, storage: RunStorage) -> RunP
     return evolve(plan, opening=opening)
 
 
-async def owned(backend: CheckpointBackend, run_id: str) -> tuple[Lease, Head | None]:
+async def acquire_lease(backend: CheckpointBackend, run_id: str) -> tuple[Lease, Head | None]:
     """Become the owner of a run, and see where it ends; a caller that is cancelled meanwhile does not own it.
 
     Raises:
@@ -126,11 +126,11 @@ async def owned(backend: CheckpointBackend, run_id: str) -> tuple[Lease, Head | 
     try:
         return lease, await backend.head(run_id)
     except BaseException:
-        await give_up(backend, lease)
+        await release_lease(backend, lease)
         raise
 
 
-async def give_up(backend: CheckpointBackend, lease: Lease) -> None:
+async def release_lease(backend: CheckpointBackend, lease: Lease) -> None:
     """Give a lease back; cannot be cancelled."""
     with anyio.CancelScope(shield=True):
         await backend.release(lease)
@@ -268,10 +268,10 @@ async def go_on(
         run_history,
     )
     # Last, so that whatever is wrong with the call leaves the run free.
-    lease, head = await owned(storage.backend, run.run_id)
+    lease, head = await acquire_lease(storage.backend, run.run_id)
     if head is None or head.position != len(run_history.records):
         # Another process has written since it was read.
-        await give_up(storage.backend, lease)
+        await release_lease(storage.backend, lease)
         raise RunBusy(f"run {run.run_id!r} was written by another owner just now", hint="try again")
     store = RunWriter(storage.backend, lease, codec, storage.mode, position=head.position)
     store.status = "running"
@@ -287,7 +287,7 @@ async def go_on(
             # Before anything is done because of them.
             await store.commit(run.journal, force=True)
     except BaseException:
-        await give_up(storage.backend, lease)
+        await release_lease(storage.backend, lease)
         raise
     _log_unknown(run.run_id, run_history)
     return plan
@@ -304,7 +304,7 @@ async def write_answers(backend: CheckpointBackend, run_id: str, answers: Sequen
         RunNotFound: There is no such run.
         AnswerError: One is not taken; then none is.
     """
-    lease, _ = await owned(backend, run_id)
+    lease, _ = await acquire_lease(backend, run_id)
     try:
         codec = PlainCodec()
         journal = await read_journal(backend, run_id, codec)
@@ -320,7 +320,7 @@ async def write_answers(backend: CheckpointBackend, run_id: str, answers: Sequen
         records = [dump_record(each, codec) for each in written]
         return await backend.append(run_id, expected_position=len(journal), fence=lease.fence, records=records)
     finally:
-        await give_up(backend, lease)
+        await release_lease(backend, lease)
 
 
 async def _beginning(started: RunBegun, opening: Opening, backend: CheckpointBackend, codec: Codec) -> ItemLog:

@@ -23,7 +23,7 @@ from noetic_py.journal.records import JournalRecord, RunEnded, dump_record
 from noetic_py.journal.run_summary import PlainCodec
 from noetic_py.journal.stored import StoredValue
 from noetic_py.redaction import without_secrets
-from noetic_py.runner.lease import give_up, owned
+from noetic_py.runner.lease import acquire_lease, release_lease
 
 if TYPE_CHECKING:
     from noetic_py.core.control import RunStatus
@@ -181,7 +181,7 @@ async def _write(backend: CheckpointBackend, run_id: str, asked: Asked) -> None:
         RunBusy: One has it.
         RunOver: It has ended.
     """
-    lease, _ = await owned(backend, run_id)
+    lease, _ = await acquire_lease(backend, run_id)
     try:
         codec = PlainCodec()
         journal = await read_journal(backend, run_id, codec)
@@ -199,7 +199,7 @@ async def _write(backend: CheckpointBackend, run_id: str, asked: Asked) -> None:
         records = [dump_record(each, codec) for each in written]
         await backend.append(run_id, expected_position=len(journal), fence=lease.fence, records=records, status=status)
     finally:
-        await give_up(backend, lease)
+        await release_lease(backend, lease)
 
 
 def _over(run_id: str, why: str) -> errors.RunOver:

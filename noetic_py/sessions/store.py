@@ -32,7 +32,7 @@ from noetic_py.journal.stored import Lease, Record
 from noetic_py.journal.values import state_tree
 from noetic_py.memory.layer import AnyLayer, layers_of
 from noetic_py.memory.scopes import Scope, forget
-from noetic_py.runner.lease import beside, give_up, owned, when_free
+from noetic_py.runner.lease import acquire_lease, beside, release_lease, when_free
 from noetic_py.sessions.policy import SessionPolicy
 from noetic_py.sessions.queue import Delivery, MessageQueue, QueuedMessage, Sent, SessionLock
 
@@ -206,7 +206,7 @@ class SessionLease:
 
     async def release(self) -> None:
         """Give it up; cannot be cancelled."""
-        await give_up(self._backend, self._lease)
+        await release_lease(self._backend, self._lease)
 
 
 @frozen(eq=False)
@@ -340,7 +340,7 @@ class SessionStore:
     async def _acquire(self, key: SessionKey, *, new: bool = False) -> SessionLease:
         if new:
             self.lock.check()
-        lease, head = await owned(self.backend, key.stream)
+        lease, head = await acquire_lease(self.backend, key.stream)
         return SessionLease(self.backend, lease, 0 if head is None else head.position)
 
     async def read(self, key: SessionKey, codec: Codec | None = None) -> session_stream.StoredConversation:

@@ -25,7 +25,7 @@ from noetic_py.engine.stops import asked_in
 from noetic_py.journal import session_stream
 from noetic_py.journal.records import Base
 from noetic_py.journal.values import Stored, state_tree
-from noetic_py.runner.lease import codec_for, give_up, left_of, load_run_history, when_free
+from noetic_py.runner.lease import codec_for, left_of, load_run_history, release_lease, when_free
 
 if TYPE_CHECKING:
     from noetic_py.core.codec import Codec
@@ -407,7 +407,7 @@ class Turn:
         try:
             await self._end(lease, conversation, run_id)
         finally:
-            await give_up(backend, run_lease)
+            await release_lease(backend, run_lease)
 
     async def _end(self, lease: SessionLease, conversation: session_stream.StoredConversation, run_id: str) -> None:
         """End a turn that is not resumed.

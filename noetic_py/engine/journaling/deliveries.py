@@ -32,7 +32,7 @@ class Former:
     def give_back(self, *entries: Entry) -> None:
         """Undo takes."""
         for entry in entries:
-            self.run.put_back(self.name, entry)
+            self.run.requeue(self.name, entry)
 
 
 def going_on(frame: Frame) -> Iterator[Frame]:

@@ -306,7 +306,7 @@ def recorded(frame: Frame, key: str) -> Any:
 # ---------------------------------------------------------------------------------------------------- before
 
 
-def look(step: AnyStep, value: object, parent: Frame, name: str, scope: ContextScope) -> ReplayedOutput | None:
+def lookup(step: AnyStep, value: object, parent: Frame, name: str, scope: ContextScope) -> ReplayedOutput | None:
     """Look up a child that is about to start: its recorded output, applied; `None` if it has to run.
 
     Raises:
@@ -526,7 +526,7 @@ def _replay(
     return output
 
 
-def put_back(step: AnyStep, parent: Frame, name: str, scope: ContextScope, *, held: bool) -> None:
+def restore_finished(step: AnyStep, parent: Frame, name: str, scope: ContextScope, *, held: bool) -> None:
     """Put what has finished in a child that was cut off where it left it.
 
     `held` says that changes of the state before it were not written then.
