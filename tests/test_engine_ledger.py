@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import anyio
 import pytest
 
@@ -14,13 +17,19 @@ from noetic_py import (
     InMemoryBackend,
     Memory,
     Message,
+    Retry,
     StateBag,
     Step,
     call_model,
+    loop,
+    race,
     sequence,
     step,
+    until,
 )
+from noetic_py.core.control import Control
 from noetic_py.errors import BudgetExceeded, ModelUnavailable
+from noetic_py.journal.records import JournalRecord, StepFinished, stored_name
 from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -179,3 +188,178 @@ async def test_what_a_body_said_before_a_child_that_was_refused_is_written() -> 
     assert (again.status, ran) == ("suspended", ["tea"])
     assert [item.text for item in again.items if isinstance(item, Message)] == ["before", "after"]
     assert again.state["noted"] == 1
+
+
+# ---------------------------------------------------------------------------------------------- record by record
+
+
+def lines(journal: Sequence[JournalRecord]) -> list[str]:
+    """A journal as text: of each record what it is, where, and what it says that is not what records mostly say."""
+    return [" ".join([stored_name(record), "/".join(record.path) or "-", *_told(record)]) for record in journal]
+
+
+def _told(record: Any) -> list[str]:
+    told = [item.text if isinstance(item, Message) else item.type for item in getattr(record, "items", ())]
+    told += [f"+{change.key}" for change in getattr(record, "delta", ())]
+    for name in (
+        "attempt",
+        "winner",
+        "cut",
+        "takes",
+        "calls",
+        "tool",
+        "tool_error",
+        "control",
+        "held",
+        "key",
+        "before",
+    ):
+        value = getattr(record, name, None)
+        if (value and (name, value) != ("attempt", 1)) or (name == "winner" and value is not None):
+            told.append(f"{name}={value.kind if isinstance(value, Control) else value}")
+    if isinstance(record, StepFinished):
+        told += [f"loop {'/'.join(path)}" for path, _ in record.loop_stops]
+    return told
+
+
+@step(version="1")
+async def say(text: str, ctx: Ctx) -> str:
+    ctx.items.append(Message.assistant(text))
+    return text
+
+
+@step(version="1")
+async def talk(text: str, ctx: Ctx) -> str:
+    """A body with work of its own before, between and after its children."""
+    ctx.items.append(Message.assistant("1"))
+    ctx.state["n"] = 1
+    await say("2", ctx)
+    await say("3", ctx)
+    ctx.items.append(Message.assistant("4"))
+    await say("5", ctx)
+    ctx.state["n"] = 2
+    ctx.items.append(Message.assistant("6"))
+    return text
+
+
+@step(version="1", retry=Retry(2, initial=0))
+async def flaky(text: str, ctx: Ctx) -> str:
+    frame: Any = ctx
+    ctx.items.append(Message.assistant("unwritten"))
+    if frame.attempt == 1:
+        raise ValueError(text)
+    return text
+
+
+@step(version="1")
+async def end_now(text: str, ctx: Ctx) -> str:
+    ctx.items.append(Message.assistant("end"))
+    ctx.stop_loop("ended", now=True)
+    return text
+
+
+@step(version="1")
+async def finish(text: str, ctx: Ctx) -> str:
+    ctx.items.append(Message.assistant("finish"))
+    ctx.complete("finished")
+    return text
+
+
+@step(version="1")
+async def forever(text: str) -> str:
+    await anyio.sleep_forever()
+    return text
+
+
+@step(version="1")
+async def take(text: str, ctx: Ctx) -> str:
+    return await ctx.recv(ORDERS)
+
+
+JOURNALS: dict[str, tuple[Step[Any, Any, Any, Any], list[str]]] = {
+    "a body with children": (
+        talk,
+        [
+            "StepOpened talk",
+            "Segment talk 1 +n",
+            "StepFinished talk/say 2",
+            "StepFinished talk/say#1 3",
+            "Segment talk 4",
+            "StepFinished talk/say#2 5",
+            "StepFinished talk 6 +n",
+        ],
+    ),
+    "an attempt that failed": (
+        sequence(flaky, say, id="flow"),
+        [
+            "StepFailed flow/flaky",
+            "StepOpened flow",
+            "StepFinished flow/flaky unwritten attempt=2",
+            "StepFinished flow/say go",
+            "StepFinished flow",
+        ],
+    ),
+    "a race": (
+        race([say], id="flow"),
+        ["StepOpened flow", "StepFinished flow/say[0] go", "StepFinished flow winner=0"],
+    ),
+    "a loop that is cut": (
+        loop(sequence(end_now, forever, id="row"), until=until.max_steps(3), id="flow"),
+        [
+            "StepOpened flow",
+            "StepOpened flow/row[0]",
+            "StepOpened flow/row[0]/end_now",
+            "Segment flow/row[0]/end_now end",
+            "StepFinished flow/row[0]/end_now cut=(('flow',),) loop flow",
+            "StepFinished flow",
+        ],
+    ),
+    "a body that completes the run": (
+        sequence(finish, forever, id="flow"),
+        [
+            "StepOpened flow",
+            "StepFinished flow/finish finish control=complete",
+        ],
+    ),
+    "messages that are taken": (
+        sequence(send, take, take, id="flow"),
+        [
+            "StepOpened flow",
+            "StepOpened flow/send",
+            "StepFinished flow/send/send",
+            "StepFinished flow/send/send#1",
+            "StepFinished flow/send",
+            "StepFinished flow/take takes=(('flow', 'send', 'send'),)",
+            "StepFinished flow/take#1 takes=(('flow', 'send', 'send#1'),)",
+            "StepFinished flow",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JOURNALS)
+async def test_a_run_is_written_record_by_record(name: str) -> None:
+    flow, expected = JOURNALS[name]
+    async with Harness(plugins=[], checkpoints=InMemoryBackend()) as harness:
+        result = await harness.run(flow, "go", run_id="r")
+        assert lines((await harness.runs.journal("r"))[1:-1]) == expected
+        # And read back it is the same conversation.
+        again = await harness.resume("r", flow)
+        assert ([*again.items], again.state) == ([*result.items], result.state)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_what_is_said_around_children_that_write_nothing_keeps_its_order(kept: bool) -> None:
+    @step(version="1")
+    async def body(text: str, ctx: Ctx) -> str:
+        for number in ("1", "2", "3"):
+            ctx.items.append(Message.assistant(number))
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await forever(text, ctx)
+        ctx.items.append(Message.assistant("4"))
+        return text
+
+    async with Harness(plugins=[], checkpoints=InMemoryBackend() if kept else None) as harness:
+        result = await harness.run(sequence(body, say, id="flow"), "go", run_id="r")
+        assert [item.text for item in result.items if isinstance(item, Message)] == ["1", "2", "3", "4", "go"]

@@ -745,7 +745,6 @@ async def begin(frame: Frame, value: object) -> ReplayedOutput | None:
         tried = above.tries.get(name)
         if tried is not None:
             frame.attempt = tried + 1
-            frame.noted = True
             if name in above.begun:
                 ledger.flush_items(frame.up, frame.at) if above.begun[name] else ledger.flush(frame.up)
     run = frame.x.run
