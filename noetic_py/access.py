@@ -186,7 +186,7 @@ class AccessRequest:
 
     Attributes:
         action: What is to be done.
-        principal: By whom.
+        principal: The principal that acts.
         run_id: To which run; of `"run"` the id that the caller has chosen. `None` for a session, and for a new run
             without one.
         owner: The run's `user_id`, or the session's user. `None` when the run has no owner or does not exist, and for

@@ -78,7 +78,7 @@ class _Register:
             self._settle(False)
 
     def _settle(self, known: bool) -> None:
-        """Take in what has gone meanwhile, and make the forms anew where the values are others than before."""
+        """Remove values that are gone, and make the masked forms again if the values have changed."""
         while self._gone:
             value = self._gone.popleft()
             if value not in self._held:

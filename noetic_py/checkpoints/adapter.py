@@ -428,7 +428,7 @@ class BlockingStore(Protocol):
         ...
 
     def renew(self, lease: Lease, ttl: float, /) -> Lease:
-        """Begin the time anew; or look whether the lease is held, where nothing runs out."""
+        """Renew the lease; or check that it is held, where leases do not expire."""
         ...
 
     def release(self, leases: Collection[Lease], /) -> None:

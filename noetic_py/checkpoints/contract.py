@@ -212,7 +212,7 @@ class CheckpointBackend(Protocol):
         """Give a key a value.
 
         Args:
-            scope: Whose key it is.
+            scope: The owner of the key.
             key: The key.
             value: The bytes.
             expected: The version that has to be there, 0 for none; `None` writes whatever is there.
@@ -240,7 +240,7 @@ class CheckpointBackend(Protocol):
         """A page of a scope's values, by key in the order of code points.
 
         Args:
-            scope: Whose keys; scopes below it are others.
+            scope: The owner of the keys; scopes below it are others.
             after: The last key of the page before.
             limit: How many at most.
         """

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @define(eq=False)
 class _Journal:
-    """A run's records, and who may append to them.
+    """A run's records and its lease.
 
     Attributes:
         ends: Where transactions end.
@@ -193,7 +193,7 @@ class MemoryStore:
         return run.held
 
     def renew(self, lease: Lease, ttl: float) -> Lease:
-        """Begin the time anew."""
+        """Renew the lease."""
         run = self.runs.get(lease.run_id)
         if run is None or run.held != lease:
             raise checks.not_held()

@@ -122,7 +122,7 @@ class SignedBackend(DelegatingBackend):
             page = await self._follow(run_id, cursor, limit)
             if page.missing is None and not any(check.verdict == "forged" for check in page.checks):
                 return self._accepted(run_id, page, after)
-            # Another process may have made the run anew meanwhile: read from its beginning, it is what it is now.
+            # Another process may have created the run again meanwhile, so it is read from its beginning.
         cursor = await self._walk(run_id, after)
         if cursor is None:
             return ()

@@ -124,7 +124,7 @@ class Effects:
             name: Its name; saving under a name that is taken makes another version.
             data: The bytes.
             media_type: What they are.
-            scope: Whose it is: of the `"session"`, the `"user"` or the `"run"`.
+            scope: The owner: the `"session"`, the `"user"` or the `"run"`.
         """
         self.saved.append(Saved(name, data, media_type, scope))
 

@@ -71,7 +71,7 @@ class SessionKey:
     """Identifies a conversation of a user. Two keys are one session exactly when all three parts are equal.
 
     Args:
-        user: Whose; `None` and the empty text are one user, the anonymous user.
+        user: The user; `None` and the empty text are one user, the anonymous user.
         session: Which conversation of that user.
         app: Of which application, where several share a backend.
 

@@ -118,7 +118,7 @@ class ContextMemory:
 
     Attributes:
         owner: What it is stored under; `None` for the thread's own memory.
-        source: Whose memory it began as a copy of.
+        source: The thread whose memory it began as a copy of.
         states: The states as the context's last run has left them, by layer; those of its beginning before the first.
     """
 

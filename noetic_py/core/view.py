@@ -58,7 +58,7 @@ class ViewBlock:
         items: How many items it has.
         why: Why it is there, or stands where it stands.
         dropped: What was left out of it.
-        note: What else there is to say.
+        note: A further remark.
     """
 
     kind: BlockKind

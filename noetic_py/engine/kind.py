@@ -53,7 +53,7 @@ class Kind:
         paths: Whether each child works on a copy of conversation and state, and they are joined at the end.
         firings: Whether each child works on a copy of the conversation, and on the state of the step itself.
         shares: What of its parent's the one child works on, for a spawn and a part with a derived context.
-        derived: Whether it stands for a derived context, which is made anew by every process.
+        derived: Whether it stands for a derived context, which every process makes again.
         execution: Whether it is an execution of its own, with counters and a stop of its own.
         beside: Whether it goes on beside the flow, without a place in the layout of the step that has started it.
         apart: Whether it works on a conversation and state of its own wherever it is called.

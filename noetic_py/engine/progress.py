@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 MAX_BYTES = 1024 * 1024
-"""How long the progress of one step may be in a journal: it is written anew whenever it is set."""
+"""How long the progress of one step may be in a journal: it is written again whenever it is set."""
 MAX_ENTRIES = 100_000
 """How many steps of one run may have left something."""
 

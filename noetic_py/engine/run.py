@@ -490,7 +490,7 @@ async def _result(run: Run, x: Execution, plan: RunPlan, history: ItemLog, endin
 
 class _Interpreter:
     kinds = KINDS
-    # Every call of a step from a body comes by here: a static function is not bound anew each time.
+    # Every call of a step from a body passes here: a static function is not bound each time.
     call = staticmethod(call_from_body)
     section = staticmethod(gather_step)
     derived = staticmethod(derived_step)

@@ -107,7 +107,7 @@ class Opening:
         fingerprint: The flow's.
         items: The conversation that it began with, unless `base` has it.
         state: The state that it began with.
-        user_id: Whose run it is.
+        user_id: The owner of the run.
         request_id: The caller's correlation id.
         metadata: JSON of the caller's.
         source: Where the flow was found, `FILE:STEP` or a name in the harness's `flows`; `None` when it was not given.
@@ -597,7 +597,7 @@ def check_journal(records: Sequence[JournalRecord], run_id: str) -> None:
 
     Args:
         records: All of them.
-        run_id: Whose they are, for messages.
+        run_id: The run, for messages.
 
     Raises:
         CodecError: One refers to a record that is not there; `where` is its number and the field.

@@ -37,7 +37,7 @@ def load_records(page: Iterable[Record], codec: Codec, run_id: str, after: int) 
     Args:
         page: As they are stored.
         codec: For the values in them.
-        run_id: Whose they are, for messages.
+        run_id: The run, for messages.
         after: The position that the page begins at.
 
     Raises:

@@ -221,7 +221,7 @@ class Finding:
     Attributes:
         verdict: How it stands.
         reason: Why it is not verified; in one sentence, without secrets.
-        by: Whose it is, as far as that is certain: a role and a key's id, say.
+        by: The signer, if certain: a role and a key's id, say.
     """
 
     verdict: Verdict
@@ -292,7 +292,7 @@ class RecordCheck:
         path: The step's frames.
         verdict: How it stands.
         reason: Why it is not verified.
-        by: Whose it is, as far as that is certain.
+        by: The signer, if certain.
     """
 
     transform: str

@@ -93,7 +93,7 @@ EPOCH_LENGTH: Final = 50
 """Assemblies after which an epoch ends whatever happens."""
 
 SUPERSEDES_PERCENT: Final = 15
-"""Of the window: when what supersedes pinned blocks takes more, it is cheaper to send the blocks themselves anew."""
+"""Of the window: when what supersedes pinned blocks takes more, it is cheaper to send the blocks again."""
 
 MISSED: Final = "the provider reported a cache miss"
 """The reason of an epoch that began because nothing was left in the provider's cache."""
@@ -306,7 +306,7 @@ class HistoryIndex:
 
         Args:
             items: All of it; every output stands behind its call.
-            counter: What counts; with another one everything is counted anew.
+            counter: The token counter; with another one everything is counted again.
             grows: Whether it changes at its end only, by appending and taking back. A list of any other kind is
                 compared item by item.
 
@@ -337,7 +337,7 @@ class HistoryIndex:
         """Forget the items from `size` on, and as many before it as make a closed cut."""
         known = bisect_right(self._cuts, size, 0, self._known)
         start = self._cuts[known - 1] if known else 0
-        # The cut itself is decided anew: what followed it is gone.
+        # The cut is decided again: the items after it are gone.
         while known and self._cuts[known - 1] >= start:
             known -= 1
         self._items = self._items[:start]

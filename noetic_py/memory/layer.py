@@ -107,7 +107,7 @@ class AppendedItems:
 
     Attributes:
         items: The items to append.
-        reread: Whose recall is to be asked anew, although it could be served from before.
+        reread: The layers whose recall is called again although an earlier one could be used.
     """
 
     items: Sequence[Item]

@@ -24,7 +24,7 @@ class Part:
         counts: What it counts for: the layer's own figure, or the counter's.
         why: Why it is there.
         dropped: What was left out.
-        note: What else there is to say.
+        note: A further remark.
     """
 
     kind: BlockKind

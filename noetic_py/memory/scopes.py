@@ -97,12 +97,12 @@ class LayerStorage:
         backend: Where it is kept.
         codec: How a value is stored.
         layer: The layer's id.
-        scope: Whose values.
+        scope: The scope of the values.
         owner: Which of these; empty for what is global.
         namespace: `"data"`, or `"state"` for what the library itself keeps of the layer.
 
     Attributes:
-        owner: Whose values these are.
+        owner: The owner of these values.
     """
 
     __slots__ = ("_backend", "_codec", "_scope", "owner")

@@ -114,7 +114,7 @@ class ResumeOptions(TypedDict, total=False):
         attrs: What `ctx.attrs` holds at first, by name, key or class; what it held in another process is gone.
         durability: When the run is committed.
         on_diverge: What happens where the flow does something else than the journal says: `"fail"` raises
-            `ReplayDiverged`, `"adopt"` runs the step anew, `"pin"` keeps what is recorded.
+            `ReplayDiverged`, `"adopt"` runs the step again, `"pin"` keeps the record.
         answers: To what the run waits for; all are taken or none.
         wait: How many seconds to wait for a run that another process holds, before `RunBusy`; none when left out.
     """

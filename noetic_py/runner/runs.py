@@ -72,7 +72,7 @@ class RunInfo:
         source: Where that is found, such as `"agents.py:triage"`; `None` when it was not given.
         position: How many records its journal holds.
         thread_id: The conversation's id.
-        user_id: Whose run it is.
+        user_id: The owner of the run.
         request_id: The caller's correlation id.
         session: The session that it is a turn of, `None` outside of one.
         created: When it was started, UTC.
@@ -456,7 +456,7 @@ async def require_run(access: Authorizer, backend: CheckpointBackend, run_id: st
     try:
         entry = None if is_stream(run_id) else await backend.entry(run_id)
     except errors.CorruptRecord:
-        # Whose it is cannot be read; those that every run is there for may delete it all the same.
+        # Its owner cannot be read; principals with access to every run may delete it all the same.
         await access.require(*actions, on=Resource(run_id), hidden=missing)
         return
     if entry is None:

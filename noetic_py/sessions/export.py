@@ -69,7 +69,7 @@ class SessionData:
     Two are equal when they hold the same, whatever went on while they were made.
 
     Attributes:
-        key: Whose session it was, and which; `None` when a document does not say.
+        key: The key of the session; `None` when a document does not say.
         items: The conversation, calls that were left open closed.
         origins: Of which run and branch items are, by the ids of those of which it is known.
         states: The states by the names of their types.

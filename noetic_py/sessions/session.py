@@ -59,7 +59,7 @@ class Session(Generic[M_co]):
 
     @property
     def key(self) -> SessionKey:
-        """Whose, and which."""
+        """The session's key."""
         return self._key
 
     @overload

@@ -354,7 +354,7 @@ class SessionStore:
         entry = await self.backend.entry(key.stream)
         position, begins = (0, 0) if entry is None else (entry.position, session_stream.begins_at(entry))
         if known is None or not begins <= known.position <= position:
-            # Never read here, or deleted since, and perhaps made anew.
+            # Never read here, or deleted since and perhaps created again.
             known = session_stream.StoredConversation(position=begins, noted=position > 0)
         # Others may have written since it was found empty, and they have said whose it is, and where it begins.
         known.noted = known.noted or position > 0

@@ -376,7 +376,7 @@ class Turn:
         try:
             result, scope = await self._again(shut.run_id, self._plan)
         except errors.ReplayDiverged:
-            # It was shut down for other code, which cannot go on with it: it begins anew.
+            # It was shut down for other code, which cannot go on with it: it starts again.
             return None
         await self._write_rest(lease, conversation, result, scope.log.since(run_history.started.history))
         return result
@@ -491,7 +491,7 @@ def _cut(result: AnyResult, items: Sequence[Item]) -> int | None:
 
 
 def _is_same(run_history: RunHistory, plan: RunPlan, codec: Codec) -> bool:
-    """Whether a turn is asked for what an earlier one was asked for; the ids of items are made anew each time."""
+    """Whether a turn is asked for what an earlier one was asked for; the ids of items differ each time."""
     asked = run_history.started.input
     if run_history.started.flow != plan.step.id or not isinstance(asked, Stored):
         return False

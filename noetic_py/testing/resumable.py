@@ -52,7 +52,7 @@ async def assert_resumable_everywhere(
         input: Its input.
         state: The state it begins with; each run gets a copy.
         make: Makes the harness of a backend; one without a model when left out.
-        user_id: Whose run it is.
+        user_id: The owner of the run.
         also: Reads what else has to be the same when a run is over, such as what layers have put into their storage.
 
     Returns:
@@ -103,7 +103,7 @@ class ResumeCheck:
         input: Its input.
         state: Its state.
         make: Makes the harness.
-        user_id: Whose run it is.
+        user_id: The owner of the run.
         also: What else is compared.
     """
 

@@ -271,7 +271,7 @@ class Settings:
 
 @define(eq=False)
 class OpenFile:
-    """An open file: what stays when its connection is opened anew.
+    """An open file: the data that stay when its connection is reopened.
 
     Attributes:
         settings: How it was opened.
@@ -517,7 +517,7 @@ def _in_one(connection: sqlite3.Connection, statements: Iterable[str]) -> None:
 def _verify(connection: sqlite3.Connection, settings: Settings) -> int:
     """Compare the tables with what they have to be, and the indexes that say what is there with their tables.
 
-    A lookup that misses would let a run begin anew that is there: so the two indexes whose misses mean something are
+    A lookup that misses would let an existing run start again: so the two indexes whose misses mean something are
     checked when the file is opened. Everything else is found by its checksums when it is read.
     """
     # Fetched in one go: a cursor in the frame of an error would keep the connection, and its lock, from being closed.

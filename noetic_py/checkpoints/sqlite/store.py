@@ -198,7 +198,7 @@ class SqliteStore:
         self._writes = False
 
     def undo(self) -> None:
-        """Undo everything since the beginning of the transaction, and begin anew."""
+        """Undo everything since the beginning of the transaction, and begin again."""
         self._writes = False
         self._execute("ROLLBACK")
         self._execute("BEGIN")

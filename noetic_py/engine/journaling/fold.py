@@ -211,7 +211,7 @@ def items_below(journal: Sequence[JournalRecord], kinds: Kinds, path: Path, caus
     Args:
         journal: The run's records.
         kinds: All kinds of steps.
-        path: Whose conversation.
+        path: The step of the conversation.
         cause: Where the failure that ended the path came from, when one did.
     """
     return [item for segment in below(journal, kinds, path, cause) for item in segment.items]
@@ -338,7 +338,7 @@ class Begun:
         return [path]
 
     def forget(self, path: Path) -> None:
-        """Discard what is at a path and below it; what begins there now is counted anew."""
+        """Discard what is at a path and below it; what begins there now is counted from 0."""
         depth = len(path)
         self.attempts = {each for each in self.attempts if each[0][:depth] != path}
         self._open = {each: attempt for each, attempt in self._open.items() if each[:depth] != path}

@@ -329,7 +329,7 @@ def lookup(step: AnyStep, value: object, parent: Frame, name: str, scope: Contex
     call(parent, name)
     child = node.children.get(name)
     if child is not None and child.finished is not None and not child.kind.derived:
-        # The context of a derived part is made anew, so that its step puts there again what it has left.
+        # The context of a derived part is made again, so that its step restores its changes there.
         left = left_by(child, own=own)
         differs = _differs(step, value, parent, child.finished, scope, left)
         if differs is None or _keeps(parent.x.run, differs, path):

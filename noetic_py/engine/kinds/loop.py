@@ -140,7 +140,7 @@ def cut_short(frame: Frame, value: object, asking: Frame | None) -> None:
     Args:
         frame: The loop.
         value: Its value.
-        asking: Whose body asks for it: what that has done so far stays.
+        asking: The frame whose body asks for it; its changes so far stay.
 
     Raises:
         CodecError: That cannot be stored.

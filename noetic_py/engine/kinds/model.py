@@ -338,7 +338,7 @@ def _is_said(item: Item) -> bool:
 
 
 def _is_same(one: Item, other: Item) -> bool:
-    """Whether two items say the same; the ids of items are made anew each time."""
+    """Whether two items have the same content; their ids differ each time."""
     return type(one) is type(other) and evolve(one, id=other.id) == other
 
 

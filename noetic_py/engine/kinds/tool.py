@@ -96,7 +96,7 @@ def as_asked(frame: Frame, call_id: str, received: hooks.Received) -> hooks.Rece
     if asked is None or received.tool is None or asked.arguments == received.call.arguments:
         return received
     if Wanted(received.tool, call_id, received).approval("").digest != asked.digest:
-        # Something else was sent by now, or a layer has changed it: that is asked about anew.
+        # The call has changed since, or a layer has changed it: approval is requested again.
         return received
     again = received.changed(evolve(received.call, arguments=asked.arguments))
     if again.call.arguments != asked.arguments:

@@ -261,7 +261,7 @@ def within(layer: AnyLayer, lines: Sequence[str], budget: int) -> str:
     The count is an estimate; what the model's own counter finds to be too much is cut when the request is made.
 
     Args:
-        layer: Whose lines.
+        layer: The layer.
         lines: The most important first.
         budget: Tokens.
     """

@@ -131,7 +131,7 @@ class Plan(MemoryLayer[dict[str, PlanItem]]):
             id: The item's id.
             status: How far it has come.
             text: What is to be done instead.
-            note: What there is to say about it.
+            note: A remark about it.
 
         Raises:
             ToolArgumentsInvalid: There is no such item, or the new text is blank.

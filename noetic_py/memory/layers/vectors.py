@@ -189,7 +189,7 @@ class VectorStore(Protocol):
         """The texts that are not there yet, each once, in their order.
 
         Args:
-            owner: Whose passages.
+            owner: The owner of the passages.
             embedder: What makes their vectors; those of another one are as if they were not there.
             texts: What is asked for.
         """
@@ -201,7 +201,7 @@ class VectorStore(Protocol):
         """Keep passages with their vectors of length 1; one whose text is there already stays as it is.
 
         Args:
-            owner: Whose passages.
+            owner: The owner of the passages.
             embedder: What made the vectors.
             given: The passages, in their order.
             limit: How many the owner may have; the oldest go.

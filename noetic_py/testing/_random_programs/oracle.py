@@ -2,7 +2,7 @@
 
 Where a run had a choice the oracle looks up what was chosen. The rules it follows: a sequence, a loop and a branch
 share their parent's state and conversation; a path of a section has copies, of which only a race's winner's come back;
-a spawn has a conversation and a state as it asks for. A step that fails leaves nothing for who handles it. What is
+a spawn has a conversation and a state as it asks for. A step that fails leaves nothing for its handler. What is
 stopped, or ends in a failure that is not handled, leaves what had been committed: whenever a step finishes, all that
 stands around it at that moment counts as written. What a model is asked stays too, whether or not it answers, and the
 items before it; the state counts as written when something has finished.

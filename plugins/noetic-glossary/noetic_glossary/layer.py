@@ -46,7 +46,7 @@ class Glossary(MemoryLayer[dict[str, str]]):
 
     @function
     async def define(self, term: str, meaning: str) -> str:
-        """Say what a term means, or say it anew.
+        """Define a term, or redefine it.
 
         Args:
             term: The term, as people write it.

@@ -83,7 +83,7 @@ class LocalServer:
 
     @property
     def api_key(self) -> str:
-        """The key it asks for; made anew for each server, so that no other program on the machine can use it."""
+        """The key it asks for; a new one for each server, so that no other program on the machine can use it."""
         return self._key
 
     @property

@@ -88,7 +88,7 @@ def _is_marked(model: str, server: Server) -> bool:
         version = _GPT.match(model)
         if version is not None:
             return (int(version[1]), int(version[2] or 0)) >= _MARKED_FROM
-    # Google's models cache by themselves; a mark would have them store a copy anew with every call, for a price.
+    # Google's models cache by themselves; a mark would make them store another copy with every call, at a price.
     return server.host == _OPENROUTER and model.startswith(_ANTHROPIC)
 
 

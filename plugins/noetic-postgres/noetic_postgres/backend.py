@@ -27,7 +27,7 @@ class PostgresBackend(ServerBackend[PostgresStore]):
 
     The server is reached when it is first needed; `async with` reaches it at once, and makes the schema if it is not
     there. Leases run by the server's clock, so the clocks of the machines do not matter; after a machine has died its
-    runs are free when their time is up. When a connection is lost the backend connects anew, finds out what was
+    runs are free when their time is up. When a connection is lost the backend reconnects, finds out what was
     committed and does the rest; what it cannot find out within `timeout` raises
     [`StoreUnavailable`][noetic_py.errors.StoreUnavailable], reason `"unknown"`, which is a `CheckpointFailed`.
 

@@ -79,7 +79,7 @@ class Runs(Journals):
         }
 
     def renew(self, lease: Lease, ttl: float) -> Lease:
-        """Begin the time anew."""
+        """Renew the lease."""
         values = {"run_id": lease.run_id, "fence": int8(lease.fence), "ttl": min(ttl, _LONGEST)}
         if not self.link.rows(self.link.sql["renew"], values):
             raise not_held()

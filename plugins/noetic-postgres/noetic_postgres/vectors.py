@@ -112,7 +112,7 @@ class PgVectorStore:
         """Keep passages with their vectors of length 1, in one transaction; one that is there already stays as it is.
 
         Args:
-            owner: Whose they are.
+            owner: Their owner.
             embedder: What made the vectors.
             given: The passages, in their order.
             limit: How many the owner may have; the oldest go.

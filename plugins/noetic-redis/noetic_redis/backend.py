@@ -28,7 +28,7 @@ class RedisBackend(ServerBackend[RedisStore]):
     The server is reached when it is first needed; `async with` reaches it at once. Every write is one script, which
     compares position and fence and writes all of a transaction or nothing. Leases run by the server's clock, so the
     clocks of the machines do not matter; after a machine has died its runs are free when their time is up. When a
-    connection is lost the backend connects anew and sends the write again, which the server does only if it had not;
+    connection is lost the backend reconnects and sends the write again, which the server does only if it had not;
     what it cannot find out within `timeout` raises [`StoreUnavailable`][noetic_py.errors.StoreUnavailable], reason
     `"unknown"`, which is a `CheckpointFailed`.
 

@@ -159,7 +159,7 @@ class Link:
         commands = [("EVALSHA", what.digest, 1, self._store, self._base, self._salt, *row) for row in rows]
         answers = self._exchange(commands)
         if any(isinstance(answer, exceptions.NoScriptError) for answer in answers):
-            # The server was started anew, or its scripts were emptied. What was run says so when asked again.
+            # The server was restarted, or its scripts were flushed. A script that is sent again reports an earlier run.
             for answer in self._exchange([("SCRIPT", "LOAD", script(name).source) for name in NAMES]):
                 if isinstance(answer, Exception):
                     raise answer

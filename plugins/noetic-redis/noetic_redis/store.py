@@ -155,7 +155,7 @@ class RedisStore:
         return Lease(run_id, int(words[1]))
 
     def renew(self, lease: Lease, ttl: float) -> Lease:
-        """Begin the time anew."""
+        """Renew the lease."""
         if self._link.read("renew", lease.run_id, lease.fence, _micros(ttl)) != [b"ok"]:
             raise not_held()
         return lease
