@@ -18,6 +18,7 @@ PRIVATE = (
     "noetic_py.checkpoints.sqlite.",
     "noetic_py.runner.lease.",
     "noetic_py.runner.registry.",
+    "noetic_py.runner.stop_requests.",
 )
 SHOWN = ("noetic_py.checkpoints.files.FileBackend", "noetic_py.checkpoints.sqlite.SqliteBackend")
 
