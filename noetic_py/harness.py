@@ -479,7 +479,7 @@ class Harness(Generic[M_co]):
     def start(
         self: Harness[M], step: Step[T, R, M, S], input: T, *, ctx: Context[M, S], **options: Unpack[RunOptions]
     ) -> registry.RunHandle[R, S]: ...
-    def start(self, step: object, input: object, *, state: Any = None, ctx: Any = None, **options: Any) -> Any:
+    def start(self, step: object, input: object, *, state: object = None, ctx: object = None, **options: Any) -> Any:
         """Start a run in the background, owned by the harness.
 
         Raises:

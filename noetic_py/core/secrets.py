@@ -271,7 +271,7 @@ def _parts_of(value: object) -> Iterable[object]:
         return [*value.args, *getattr(value, "__notes__", ()), value.__cause__]
     if _is_several(value):
         return list(value)
-    kind: Any = value.__class__
+    kind: type[object] = value.__class__
     if dataclasses.is_dataclass(kind):
         return [getattr(value, each.name, None) for each in dataclasses.fields(kind)]
     if attrs.has(kind):

@@ -392,7 +392,7 @@ def _counts(field: Any, value: object) -> bool:
 
 
 def _of_parts(value: object) -> Iterator[str]:
-    kind: Any = value.__class__
+    kind: type[object] = value.__class__
     names: list[str] = []
     if kind is partial:
         names = ["func", "args", "keywords"]

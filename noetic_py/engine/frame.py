@@ -146,7 +146,7 @@ class Frame(Context[Any, Any]):
     attempt = 1
     has_base = False
     base: object = None
-    saved: Any = None
+    saved: object = None
     base_layer_states: LayerStates = NO_LAYER_STATES
     saved_layer_states: LayerStates = NO_LAYER_STATES
     # The layers as the step has them, once it has asked; and what it was given of their states, by scope and layer.

@@ -265,7 +265,7 @@ _PLAIN: Final = frozenset({str, int, bool, type(None)})
 
 
 def _encode(value: object, depth: int) -> Any:
-    kind: Any = value.__class__
+    kind: type[object] = value.__class__
     if kind in _PLAIN:
         return value
     if depth > structure.MAX_NESTING:
