@@ -217,7 +217,7 @@ MISTAKES = [
     Mistake(
         "a step that yields",
         "@step  # HERE\nasync def b(x: str):\n    yield x\n",
-        ("yields; a step returns one value", "Try: return what it gives"),
+        ("yields; a step returns one value", "Try: return the result"),
     ),
     Mistake(
         "the coroutine of a function of one's own is returned",
