@@ -242,6 +242,17 @@ async def talk(text: str, ctx: Ctx) -> str:
     return text
 
 
+@step(version="1")
+async def chat(text: str, ctx: Ctx) -> str:
+    """A body that leaves the state alone."""
+    await say("1", ctx)
+    ctx.items.append(Message.assistant("2"))
+    await say("3", ctx)
+    ctx.items.append(Message.assistant("4"))
+    await say("5", ctx)
+    return text
+
+
 @step(version="1", retry=Retry(2, initial=0))
 async def flaky(text: str, ctx: Ctx) -> str:
     frame: Any = ctx
@@ -287,6 +298,18 @@ JOURNALS: dict[str, tuple[Step[Any, Any, Any, Any], list[str]]] = {
             "Segment talk 4",
             "StepFinished talk/say#2 5",
             "StepFinished talk 6 +n",
+        ],
+    ),
+    "a body that leaves the state alone": (
+        chat,
+        [
+            "StepOpened chat",
+            "StepFinished chat/say 1",
+            "Segment chat 2",
+            "StepFinished chat/say#1 3",
+            "Segment chat 4",
+            "StepFinished chat/say#2 5",
+            "StepFinished chat",
         ],
     ),
     "an attempt that failed": (
@@ -363,3 +386,26 @@ async def test_what_is_said_around_children_that_write_nothing_keeps_its_order(k
     async with Harness(plugins=[], checkpoints=InMemoryBackend() if kept else None) as harness:
         result = await harness.run(sequence(body, say, id="flow"), "go", run_id="r")
         assert [item.text for item in result.items if isinstance(item, Message)] == ["1", "2", "3", "4", "go"]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_what_a_step_that_is_cut_off_has_taken_comes_back(kept: bool) -> None:
+    scopes: list[anyio.CancelScope] = []
+
+    @step(version="1")
+    async def cut(text: str, ctx: Ctx) -> str:
+        await ctx.recv(ORDERS)
+        scopes[-1].cancel()
+        await anyio.sleep_forever()
+        return text
+
+    @step(version="1")
+    async def body(text: str, ctx: Ctx) -> list[str]:
+        with anyio.CancelScope() as scope:
+            scopes.append(scope)
+            await cut(text, ctx)
+        return [await take(text, ctx), await take(text, ctx)]
+
+    async with Harness(plugins=[], checkpoints=InMemoryBackend() if kept else None) as harness:
+        result = await harness.run(sequence(send, body, id="flow"), "tea", run_id="r")
+        assert result.value == ["tea", "tea!"]

@@ -469,8 +469,12 @@ async def test_an_output_that_is_a_childs_is_stored_once_by_a_later_process_too(
     async def body(x: int, ctx: Ctx) -> list[int]:
         return await lists(x, ctx)
 
-    flow = sequence(sequence(body, id="inner"), id="flow")
-    for name in ("lists", "body", "inner"):
+    @step(id="outer", version="1")
+    async def outer(x: int, ctx: Ctx) -> list[int]:
+        return await sequence(body, id="inner")(x, ctx)
+
+    flow = sequence(outer, id="flow")
+    for name in ("lists", "body", "inner", "outer"):
         backend = await died(flow, ended(name))
         assert (await harness(backend).resume("r", flow)).value == [1]
         outputs = {
@@ -478,7 +482,7 @@ async def test_an_output_that_is_a_childs_is_stored_once_by_a_later_process_too(
             for record in await harness(backend).runs.journal("r")
             if isinstance(record, StepFinished)
         }
-        assert outputs == {"lists": None, "body": "lists", "inner": "body", "flow": "inner"}
+        assert outputs == {"lists": None, "body": "lists", "inner": "body", "outer": "inner", "flow": "outer"}
 
 
 @define
