@@ -16,6 +16,7 @@ from noetic_py import (
     Harness,
     InMemoryBackend,
     Memory,
+    MemoryLayer,
     Message,
     ReadContext,
     Retry,
@@ -29,6 +30,7 @@ from noetic_py import (
     spawn,
     step,
 )
+from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.core.codec import Codec
 from noetic_py.engine.journaling.replay import opening_of, version_of
 from noetic_py.journal.records import (
@@ -40,6 +42,7 @@ from noetic_py.journal.records import (
     StepFinished,
     dump_record,
 )
+from noetic_py.memory import function
 from noetic_py.testing import FaultyBackend, assert_resumable_everywhere
 from noetic_py.testing.resumable import kill_points
 
@@ -458,6 +461,48 @@ async def test_wherever_it_dies_what_is_stored_in_the_end_says_the_same(name: st
 def said(result: Any) -> tuple[Any, ...]:
     """What a run has come to."""
     return result.status, result.output_or(None), result.state, [item.text for item in result.items], result.steps
+
+
+class Said(MemoryLayer[list[str]]):
+    """A layer that keeps texts."""
+
+    @function
+    async def add(self, text: str) -> None:
+        """Keep a text."""
+        self.state = [*self.state, text]
+
+
+class Mem(Memory):
+    said: Said = Said()
+
+
+@pytest.mark.parametrize("ends", ["aborted", "wrapped up"])
+async def test_a_spawn_that_is_stopped_keeps_its_layers_wherever_the_process_dies(ends: str) -> None:
+    @step(id="note")
+    async def note(x: object, ctx: Context[Mem, StateBag]) -> str:
+        await ctx.memory.said.add("noted")
+        return ", ".join(ctx.memory.said.state)
+
+    @step(id="stop")
+    async def stop(x: object, ctx: Context[Mem, StateBag]) -> object:
+        if ends == "aborted":
+            ctx.abort("enough")
+        return x
+
+    @step(id="careful")
+    async def careful(x: int, ctx: Context[Mem, StateBag]) -> list[object]:
+        await note(x, ctx)
+        budget = None if ends == "aborted" else Budget(steps=3, wrap_up=note, reserve=Budget(steps=1))
+        child: AnyStep = spawn(sequence(note, stop, note, id="row"), state="share", budget=budget, id="child")
+        found: list[object] = []
+        with suppress(errors.Aborted):
+            found.append(await child(x, ctx))
+        return [*found, await note(x, ctx)]
+
+    def made(backend: CheckpointBackend) -> Harness[Mem]:
+        return Harness(plugins=(), memory=Mem(), checkpoints=backend)
+
+    await assert_resumable_everywhere(lambda: careful, 1, make=made)
 
 
 async def test_an_output_that_is_a_childs_is_stored_once_by_a_later_process_too() -> None:
