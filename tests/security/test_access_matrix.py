@@ -115,7 +115,7 @@ def services() -> list[type[Any]]:
             member: Any = getattr(kind, name)
             member = member.fget if isinstance(member, property) else member
             for each in get_overloads(member) or [member]:
-                words = re.findall(r"(?<![.\w])\w+", str(signature(each).return_annotation))
+                words = re.findall(r"(?<![.\w])(?:registry\.)?(\w+)", str(signature(each).return_annotation))
                 found += [known[word] for word in words if word in known and known[word] not in found]
     return found
 
