@@ -238,7 +238,8 @@ async def test_nothing_is_kept_of_sessions_that_nobody_uses(store: str, record_p
         assert len(await harness.sessions.list("ada")) > SESSIONS * 0.8
     # What there is by chance was there before too; what is kept of each session is more each time.
     grown = counts[3] - (counts[1] | counts[2])
-    assert not PRIMITIVES & set(grown), grown
+    # A few are there by chance; one for each session would be fifty and more.
+    assert all(grown[name] < SESSIONS // 20 for name in PRIMITIVES), grown
     # A store in memory is made of objects. Of others some are there at any moment, however many sessions there were.
     if store == "sqlite":
         # The ends of the journals that were written last, of which a store keeps so many and no more.

@@ -19,6 +19,7 @@ from typing import Any
 import anyio
 from attrs import define, evolve, field, frozen
 
+import noetic_py
 from noetic_py import Harness, InMemoryBackend, errors
 from noetic_py.checkpoints import Record, SqliteBackend
 from noetic_py.cli.record_lines import as_object, line_of
@@ -28,7 +29,7 @@ from tests.histories.programs import Program
 from tests.histories.recording import History, forget, harness_for, read_histories, resume_options
 from tests.security.fuzzing import TREES, _grafted
 
-LIBRARY = Path(errors.__file__).parents[1]
+LIBRARY = Path(noetic_py.__file__).parent
 SECONDS = 2
 """After how long a run is given up whose steps wait for each other, which an edited record can make of them."""
 
