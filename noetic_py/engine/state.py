@@ -148,19 +148,8 @@ class Resources:
     """The resources that a harness gives to its runs."""
 
     __slots__ = (
-        "_storage",
-        "group",
-        "hooks",
-        "layers",
-        "lease",
-        "max_parallel_tools",
-        "model",
-        "models",
-        "runtime",
-        "settings",
-        "start_detached",
-        "steering",
-        "tools",
+        "_storage", "group", "hooks", "layers", "lease", "max_parallel_tools", "model", "models", "runtime", "settings",
+        "start_detached", "steering", "tools",
     )  # fmt: skip
 
     def __init__(

@@ -667,8 +667,11 @@ def decided_by(frame: Frame, names: list[str], mode: Mode) -> list[int] | None:
 
 def first_of(frame: Frame, names: Mapping[int, str]) -> int:
     """The first of several paths that have ended: the one that is first in the journal."""
-    paths: dict[values.Path, int] = {(*frame.at, name): index for index, name in names.items()}
     first = next(iter(names))
+    if len(names) == 1:
+        # The journal grows with the run: a race that one path has won does not look through it.
+        return first
+    paths: dict[values.Path, int] = {(*frame.at, name): index for index, name in names.items()}
     for record in reversed(frame.x.run.journal):
         if isinstance(record, (StepFinished, AttemptFailed)) and record.path in paths:
             first = paths.pop(record.path)
