@@ -1,4 +1,4 @@
-"""Who may do what: principals, the policy that decides, and the authorizer that asks it.
+"""Access control: principals, the policy that decides, and the authorizer that asks it.
 
 ```python
 harness = Harness(checkpoints="sqlite:runs.db", access=RoleAccess({"member": {"run", "read", "resume"}}))
@@ -25,7 +25,7 @@ from noetic_py.errors import AccessDenied, ConfigError, NoeticError
 AccessAction: TypeAlias = Literal[
     "run", "resume", "retry", "fork", "approve", "complete", "abort", "read", "export", "delete", "send"
 ]
-"""What can be done to a run or a session. All but `"run"` need `"read"` as well: what one may not read is not there."""
+"""An action on a run or a session. All but `"run"` need `"read"` too, without which the run or session is not found."""
 ACTIONS: Final[frozenset[AccessAction]] = frozenset(get_args(AccessAction))
 """All of them."""
 

@@ -717,7 +717,7 @@ class AnswerTooLarge(ModelStreamError):
 
 
 class ModelBusy(ModelError):
-    """As many requests wait for a `LimitedModel` as may wait, so one more was refused.
+    """The queue of a `LimitedModel` is full, so one more request was refused.
 
     Args:
         waiting: How many wait.

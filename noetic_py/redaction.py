@@ -27,7 +27,7 @@ MIN_LENGTH: Final = 6
 """Shorter values are not looked for: they would be found in half of all words. In characters, as in `_MIN_LINE`."""
 
 _MIN_LINE: Final = 16
-"""Of a value with several lines, such as a key, lines of this length are masked by themselves too."""
+"""Lines of at least this length of a secret with several lines, such as a key, are masked by themselves too."""
 
 _LINGER: Final = 1000
 """How many values are still masked after the last holder has gone: an error may be shown after its cause is gone."""
@@ -109,13 +109,13 @@ def _forms(value: str) -> tuple[str, ...]:
 
     data = _bytes_of(value)
     found = {value, *(line.strip() for line in value.splitlines() if len(line.strip()) >= _MIN_LINE)}
-    # What is an escape to one program, such as the arguments of a call in a record, is a text to the next.
+    # Texts are escaped more than once: the arguments of a call are JSON inside the JSON of a record.
     written = {value, repr(data)[2:-1]}
     once = {value, *_as_json(value)}
     for _ in range(3):
         written |= {form for each in written for form in (*_as_json(each)[:2], *_as_python(each))}
     found |= written | once | {escape(value), escape(value, quote=False), data.hex(), data.hex().upper()}
-    # As a header of HTTP and a log show bytes.
+    # The form in which an HTTP header and a log show bytes.
     found |= {data.decode("latin-1"), data.decode(errors="replace"), data.decode(errors="backslashreplace")}
     for each in {*map(_bytes_of, once), quote(data, safe="").encode()}:
         for form in (quote(each, safe=""), quote(each), quote_plus(each)):

@@ -472,7 +472,7 @@ class StoreBackend(ABC, Generic[S]):
     @property
     @abstractmethod
     def durability(self) -> BackendDurability:
-        """What a finished write survives."""
+        """Which failure a finished write survives."""
 
     @property
     @abstractmethod

@@ -252,7 +252,7 @@ def check_append(
     """
     size = 0
     for index, record in enumerate(records):
-        # As `check_id` and `_is_text` say; a call for each frame of each record would cost more than all the rest.
+        # The rules of `check_id` and `_is_text`, inlined: a call for each frame would cost more than the rest.
         kind = record.kind
         if kind.__class__ is not str or not 0 < len(kind) <= MAX_ID or not kind.isprintable():
             check_id(kind, "kind")

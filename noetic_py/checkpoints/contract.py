@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
 
 BackendDurability: TypeAlias = Literal["none", "process", "power"]
-"""What a finished write survives: nothing, a crash of the process, or a loss of power."""
+"""Which failure a finished write survives: none, a crash of the process, or a loss of power."""
 
 Scope: TypeAlias = tuple[str, ...]
 """The owner of keys, such as `("user", "u-1", "layer", "facts")`."""
@@ -37,7 +37,7 @@ class CheckpointBackend(Protocol):
 
     @property
     def durability(self) -> BackendDurability:
-        """What a finished write survives."""
+        """Which failure a finished write survives."""
         ...
 
     @property

@@ -31,7 +31,7 @@ class DelegatingBackend:
 
     @property
     def durability(self) -> BackendDurability:
-        """What a finished write survives in the other backend."""
+        """The durability of the other backend."""
         return self._inner.durability
 
     @property

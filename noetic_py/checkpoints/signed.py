@@ -97,7 +97,7 @@ class SignedBackend(DelegatingBackend):
         self._chain = TransformChain(transforms)
         self._cursors: OrderedDict[tuple[str, int], _Cursor] = OrderedDict()
         self._ends: OrderedDict[str, JournalEnd] = OrderedDict()
-        # What was found forged first and, without strict transforms, read all the same: of records, and of the end.
+        # The first forged record and the first forged end that were read all the same, as transforms are not strict.
         self._forged: dict[str, dict[bool, RecordCheck]] = {}
 
     async def describe(self) -> Mapping[str, str]:

@@ -32,7 +32,7 @@ from noetic_py.journal.records import (
 from noetic_py.journal.values import Path
 
 _COMPARED = (RunBegun, Segment, StepFinished, AttemptFailed, StepStopped, Decision, RunEnded)
-# Of every run its own, or no part of what it did.
+# Fields that differ in every run, or that say nothing of what it did.
 _OWN = frozenset({"run_id", "thread_id", "usage", "cost", "digest", "opening"})
 _ITEM_IDS = frozenset({"id", "call_id"})
 _VALUE = 200

@@ -11,8 +11,8 @@ import attrs
 from noetic_py.core.items import ItemBase
 from noetic_py.steps.flow import Settled
 
-# What steers a terminal or changes the order of what is read: control characters but for tab and line feed, what is for
-# format alone but for the two joiners that letters and pictures are made with, separators of lines, lone surrogates.
+# Characters that steer a terminal or change the reading order: control characters except tab and line feed, format
+# characters except the two joiners that letters and pictures are made with, line separators, lone surrogates.
 _STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff"
     "\ufff9-\ufffb\U000e0000-\U000e007f]"

@@ -760,7 +760,7 @@ class Derived(Context[Any, Any]):
         return self.within.state if self.how.state == "share" else self.scope.state
 
 
-# What `bind` has put over the one that the engine has made the current one; a step that begins there is not under it.
+# The context that `bind` has put over the engine's current one; a step that begins there does not have it.
 _BOUND: ContextVar[tuple[AnyContext, AnyContext | None] | None] = ContextVar("noetic_bound", default=None)
 
 

@@ -285,7 +285,7 @@ class Hook(Generic[M_contra, S_contra]):
 
 @frozen(eq=False)
 class HookDecorator(Generic[Given, R]):
-    """What `after_model(name=..., tags=...)` returns."""
+    """The decorator that `after_model(name=..., tags=...)` returns."""
 
     _make: Callable[[object], AnyHook] = field(alias="make")
 

@@ -185,7 +185,7 @@ class Services:
         return found
 
     def _look(self, key: Any) -> object:
-        # As it was given: a fake, or what a Protocol describes, need not be an instance of the key.
+        # The service as it was given: a fake, or an implementation of a Protocol, need not be an instance of the key.
         return self._found.get(key)
 
     @overload

@@ -458,7 +458,7 @@ class BudgetLease:
         self._held: Amounts = {}
         self._kept: Amounts = {}
         self._covers: Mapping[str, Decimal] | None = None
-        # Of a wrap-up what an earlier process has used of it; and how much of the block the leases above have booked.
+        # For a wrap-up: its usage in an earlier process; and how much of the block the leases above have booked.
         self._before: Amounts = {}
         self._spent_above: Amounts = {}
         self._warned: set[str] = set()
@@ -816,7 +816,7 @@ class BudgetLease:
         return Remaining(**shown[0], limit=BudgetLimits(**shown[1]), used=BudgetUsed(**shown[2]))
 
     def _allowances(self, now: float, depth: int) -> dict[str, tuple[Any, Any, Any]]:
-        """Of each dimension that is limited here the limit, what was used of it, and what is left."""
+        """Return the limit, the usage and the rest of each dimension that is limited here."""
         found: dict[str, tuple[object, object, object]] = {}
         for name, limit in self.limits.items():
             spent = Decimal(self.steps) if name == "steps" else self._settled.get(name, _ZERO)

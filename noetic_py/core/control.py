@@ -103,7 +103,7 @@ class SessionKey:
 
 
 RequestKind: TypeAlias = Literal["approval", "result", "question"]
-"""What a run waits for: approval of a tool call, the result of a long-running tool, or the answer to `ctx.ask`."""
+"""What is asked: approval of a tool call, the result of a long-running tool, or the answer to `ctx.ask`."""
 Decided: TypeAlias = Literal["approved", "rejected", "answered"]
 """The kinds of answers."""
 

@@ -32,7 +32,7 @@ _OWN = (
     "noetic_redis",
     "noetic_signing",
 )
-# What the library calls, and what then calls it or a step's body back. Where a body calls these itself they are shown.
+# Packages that the library calls and that call it or a step's body back. Where a body calls them they are shown.
 _BETWEEN = (
     "anyio",
     "asyncio",
@@ -246,7 +246,7 @@ class Where(NamedTuple):
 
 
 NOWHERE: Final = Where()
-"""Of a record that belongs to no run."""
+"""The run id of a log record that belongs to no run."""
 
 
 def logger(area: str) -> logging.Logger:
@@ -258,7 +258,7 @@ def logger(area: str) -> logging.Logger:
 
 
 _LOGGERS: Final = {area: logger(area) for area in get_args(Area)}
-# What is only worth its cost when it is read: one record or more for each step.
+# Loggers that write one record or more for each step, which is only worth its cost when it is read.
 _VERBOSE: Final = (_LOGGERS["models"], _LOGGERS["steps"])
 logger("")
 
@@ -406,7 +406,7 @@ class AwaitedCall(Coroutine[Any, Any, Any]):
 
     def __getattr__(self, name: str) -> object:
         if name.startswith(("cr_", "gi_", "ag_", "_")) or getcoroutinestate(self._made) != CORO_CREATED:
-            # What event loops and debuggers ask of whatever they run; and once it runs it was awaited.
+            # Event loops and debuggers ask for these attributes; a coroutine that runs was awaited.
             return getattr(self._made, name)
         self._made.close()
         raise errors.NotAwaited(

@@ -502,7 +502,7 @@ class Subscription(Generic[EntryT]):
         self.close()
 
     def forget(self) -> None:
-        """As `leave`, from another thread; a waiting task notices after its timeout."""
+        """Do the same as `leave` from another thread; a waiting task notices after its timeout."""
         self._closed = True
         # Another one, and not the same one cleared: the run's thread may be in the middle of a change of it.
         empty = Backlog[EntryT](None)

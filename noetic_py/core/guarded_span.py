@@ -23,7 +23,7 @@ class GuardedSpan(Span):
         self._span = span
 
     def __getattr__(self, name: str) -> object:
-        # What an SDK's span has besides, such as its attributes.
+        # Other attributes of an SDK's span.
         return getattr(self._span, name)
 
     def end(self, end_time: int | None = None) -> None:

@@ -103,7 +103,7 @@ class ItemView(Sequence[Item]):
     A slice is a tuple. Filters are looked up when asked for; nothing is copied before.
     """
 
-    # What is seen: `_sealed[i]` up to where `_ends[i]` says, then `_visible` items of `_segment`.
+    # The visible items: `_sealed[i]` up to `_ends[i]`, then `_visible` items of `_segment`.
     __slots__ = ("_base", "_ends", "_sealed", "_segment", "_visible")
 
     _sealed: tuple[_Segment, ...]
@@ -260,7 +260,7 @@ class ItemView(Sequence[Item]):
         if not 0 <= mark <= length:
             raise ValueError(f"mark {mark} of a log of {length}")
         if mark >= self._base:
-            # As most often: what was added last.
+            # The most frequent case: the items added last.
             return tuple(self._segment.items[mark - self._base : length - self._base])
         return tuple(self._walk(mark, length))
 

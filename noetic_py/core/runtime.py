@@ -101,7 +101,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=SYSTEM.reseed)
 
 
-# Of https://www.w3.org/TR/trace-context/: version, trace, span, flags; later versions may have more behind.
+# From https://www.w3.org/TR/trace-context/: version, trace, span, flags; later versions may add more after these.
 _HEADER = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[\x21-\x7e]*)?")
 _TRACE_DIGITS = 32
 _SPAN_DIGITS = 16
@@ -196,7 +196,7 @@ def trace_of_run(run_id: str) -> Trace:
 
 
 def _digits(runtime: Runtime, count: int) -> str:
-    # As many random bits as there are digits for; never all zeros.
+    # One random bit for each bit of the digits; never all zeros.
     parts: Iterable[int] = (int(runtime.random() * (1 << 32)) for _ in range(count // 8))
     found = "".join(f"{part:08x}" for part in parts)
     return found if found.strip("0") else found[:-1] + "1"

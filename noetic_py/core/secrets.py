@@ -234,7 +234,7 @@ def _texts_of(value: Any, above: tuple[object, ...] = ()) -> Iterator[str]:
         return
     hidden = getattr(value, "get_secret_value", None)
     if callable(hidden):
-        # As pydantic's `SecretStr`: its own text is a mask.
+        # Values like pydantic's `SecretStr`, whose own text is a mask.
         yield from _texts_of(hidden(), (*above, value))
         return
     if isinstance(value, str):

@@ -32,7 +32,7 @@ from noetic_py.core.types import T
 from noetic_py.errors import CodecError, ConfigError
 
 Overflow: TypeAlias = Literal["drop", "wait"]
-"""What happens when a reader's buffer is full: the oldest entry is lost, and counted, or the run waits."""
+"""The policy for a reader whose buffer is full: the oldest entry is dropped, and counted, or the run waits."""
 
 
 class SelectOptions(TypedDict, total=False):
@@ -169,7 +169,7 @@ def _leave(bus: Bus, entries: Subscription[object], thread: int) -> None:
 
 
 class Deltas(AsyncIterator[str]):
-    """Of events the pieces of one kind."""
+    """Select the pieces of one kind from events."""
 
     def __init__(self, events: AsyncIterator[Event], kind: type[TextDelta | ReasoningDelta]) -> None:
         self._events = events
@@ -183,7 +183,7 @@ class Deltas(AsyncIterator[str]):
 
 
 class CommittedItems(AsyncIterator["Item"]):
-    """Of events the items that were committed."""
+    """Select the committed items from events."""
 
     def __init__(self, events: AsyncIterator[Event]) -> None:
         self._events = events

@@ -264,7 +264,7 @@ def _check(kind: type[object], value: object, name: str) -> None:
 _ATOMS = (str, int, float, bool, bytes, type(None), Decimal, complex, type)
 _FLAT = frozenset({str, int, float, bool, bytes, type(None), complex})
 _NOTHING: Any = object()
-# What `object.__reduce_ex__` names as the maker of an object that needs nothing but its class.
+# The function that `object.__reduce_ex__` names for an object that needs nothing but its class.
 _NEW: Any = object().__reduce_ex__(4)[0]
 
 
@@ -382,7 +382,7 @@ class StateBag(MutableMapping[str, object]):
 
 def _no_field(name: str) -> AttributeError:
     if name.startswith("__"):
-        # What Python itself asks for: copying, pickling, printing.
+        # Attributes that Python itself asks for: copying, pickling, printing.
         return AttributeError(name)
     return NoStateField(
         f"the state is a StateBag, the default, which has no field {name!r}",
@@ -717,7 +717,7 @@ class _ShownObject:
     def __getattribute__(self, name: str) -> object:
         shown = object.__getattribute__(self, "_shown")
         found = getattr(shown, name)
-        # What Python asks of an object, such as a copy, it asks of the one that is shown.
+        # Requests of Python itself, such as a copy, go to the object that is shown.
         if isinstance(found, MethodType) and found.__self__ is shown and not name.startswith("__"):
             return MethodType(found.__func__, self)
         return found
@@ -725,7 +725,7 @@ class _ShownObject:
     __setattr__ = __delattr__ = __setitem__ = __delitem__ = _refuse
 
 
-# What Python looks up on the class, and not on the object.
+# Special methods, which Python looks up on the class and not on the object.
 _OPERATORS: Mapping[str, Callable[..., Any]] = {
     "repr": repr,
     "str": str,

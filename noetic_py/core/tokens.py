@@ -59,7 +59,7 @@ class TokenCounter(Protocol):
         ...
 
 
-# What the chat format puts around an item: start, role, separator, end; a call adds its own framing.
+# The tokens that the chat format puts around an item: start, role, separator, end; a call adds its own.
 _FRAME: Final = 4
 _CALL_FRAME: Final = 8
 

@@ -233,7 +233,7 @@ def _keyed(value: dict[object, object], other: Other) -> dict[object, object]:
     return dict(zip(_parts(value, other), value.values(), strict=True))
 
 
-# Of the class `dict` itself, as a subclass may count or convert what is read or written.
+# The method of `dict` itself, as a subclass may count or convert what is read or written.
 def _items(value: dict[object, object]) -> Iterable[tuple[object, object]]:
     return dict[Any, Any].items(value)
 
@@ -243,7 +243,7 @@ def _entries(value: dict[object, object]) -> Iterable[object]:
 
 
 def _mapping(value: Any, other: Other) -> object:
-    """Of a class of its own: its default factory and its attributes are kept."""
+    """Copy a subclass of `dict` with its default factory and its attributes."""
     made = _with_attributes(copy.copy(value), other)
     entries = _dict(dict(_items(value)), other)
     dict[Any, Any].clear(made)

@@ -357,7 +357,7 @@ def _ending(
     if stop is not None:
         return stop.status, stop.reason
     if isinstance(error, Aborted) and error.path == path:
-        # As it is recorded: it was stopped before this process had the run.
+        # The recorded end: it was stopped before this process had the run.
         return "aborted", error.reason
     return "budget_exceeded" if isinstance(error, BudgetExceeded) else "failed", error.message
 

@@ -238,7 +238,7 @@ async def _guarded(body: Body, value: object, frame: Frame) -> object:
         value = step.bound.value
     run = frame.x.run
     store = run.store
-    # What the library does around the body is not timed: at first it imports and loads what it needs.
+    # The library's own work around the body is not timed: the first step imports and loads modules.
     run.running_since = 0.0
     done = await replay.begin(frame, value) if store is not None else None
     given = value if value.__class__ in ATOMS else _given(step, value)

@@ -95,7 +95,7 @@ def one_value(given: object, read: object, tree: object) -> object:
     if own is given and read.__class__ is given.__class__:
         # It cannot change, so nothing tells it from a copy.
         return given
-    # Of a secret the journal has the name only; this process has its value.
+    # The journal has only the name of a secret; this process has its value.
     return own if b'"$":"secret"' in dump(tree) else read
 
 
@@ -467,7 +467,7 @@ def _says(code: CodeType) -> object:
 def source_parts(source: str) -> list[str]:
     """A function's source without comments, docstrings and layout, equal in every version of Python."""
     inner = source[:1].isspace()
-    # As it stands, and not dedented: a text of several lines may begin at the margin.
+    # The source is not dedented: a text of several lines may begin at the margin.
     module: Any = ast.parse(f"if 1:\n{source}").body[0] if inner else ast.parse(source)
     for node in ast.walk(module):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and ast.get_docstring(node, False):

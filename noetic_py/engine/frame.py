@@ -136,7 +136,7 @@ class Frame(Context[Any, Any]):
         written: The log's length up to which they are in the journal.
     """
 
-    # What every step reads: a default of the class would be looked up in the instance and in each base class before.
+    # Slots for attributes that every step reads: a class default is found only after the instance and each base class.
     __slots__ = (
         "__dict__", "calls", "clean", "kind", "lease", "mark", "noted", "on_stack", "opened", "output", "prepared",
         "running", "segments", "shown", "start", "step", "up", "written", "x",
@@ -160,13 +160,13 @@ class Frame(Context[Any, Any]):
     used_calls = 0
     used_tool: str | None = None
     tool_error: str | None = None
-    # Of a step that has failed: in what its input does not fit its function.
+    # For a step that has failed: why its input does not fit its function.
     wrong_input: str | None = None
     # The text of an answer that was cut off.
     heard: tuple[Item, ...] = NO_ITEMS
-    # What `stop_loop` was given, or to which step a hook hands over, and by which steps; the last word counts.
+    # The values given to `stop_loop`, or the step a hook hands over to, and by which steps; the last one counts.
     loop_stops: list[tuple[object, tuple[str, ...]]] | None = None
-    # Of a loop: the scope of its rounds, and with which value they were cut short.
+    # For a loop: the scope of its rounds, and the value with which they were cut short.
     rounds: CancelScope | None = None
     cut: tuple[object] | None = None
     # The loop that ends once this step has, in the middle of a round, because a hook of the step's asks for it.
@@ -174,7 +174,7 @@ class Frame(Context[Any, Any]):
     # The lease of the step's own budget, and the one of its wrap-up.
     own_lease: BudgetLease | None = None
     wrap_up: BudgetLease | None = None
-    # What the journal of a resumed run says of the step, and which of its children were called this time.
+    # The step's node in the journal of a resumed run, and which of its children were called this time.
     node: Node | None = None
     visited: set[str] | None = None
     # In a durable run: the cancel scope in which the body began; and which of its calls were cancelled, and by what.
@@ -186,12 +186,12 @@ class Frame(Context[Any, Any]):
     last_output: tuple[str, object, object] | None = None
     takes: list[tuple[str, ...]] | None = None
     own_span: Span | None = None
-    # Of a chain of handoffs what its step in flight is shown of the conversation before, and where that ends.
+    # For a chain of handoffs: which part of the earlier conversation its step in flight sees, and where that ends.
     narrowed: tuple[int, HistoryFilter] | None = None
     # The body's sources of messages, by channel and attempt.
     readers: dict[tuple[str, int], Reader] | None = None
     winner: int | None = None
-    # Of a section while its paths run: what ends it early.
+    # For a section while its paths run: the mode that ends it early.
     ends_by: Mode | None = None
     # Whether a child waits for an answer, so that the body cannot come to an end.
     waits_below = False

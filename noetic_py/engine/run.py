@@ -259,7 +259,7 @@ async def _whole(x: Execution, root: Frame, plan: RunPlan) -> object:
         await open_layers(x, root, plan.step.id)
     asked = None if root.node is None else asked_again(root.node, x.run, x.run.flow)
     if asked is not None:
-        # Of the flow nothing is run any more, and the wrap-up has the layers as the flow would have them.
+        # The flow itself does not run any more, and the wrap-up has the layers as the flow would have them.
         x.request(asked)
     output = await execute(plan.step, plan.value, root, plan.step.id)
     if x.run.detached:

@@ -214,7 +214,7 @@ class Run:
     begun: set[tuple[tuple[str, ...], int]]
     # The attempts whose bodies go on, of a durable run: those that a budget counts.
     in_flight: set[tuple[tuple[str, ...], int]]
-    # What its journal says was spent before this process had the run, and the stops that were asked for before that.
+    # The usage that its journal records from before this process had the run, and the stops requested before that.
     recorded_usage: list[RecordedUsage]
     stopped: list[Control]
     journal: list[JournalRecord]
@@ -748,7 +748,7 @@ class Execution:
         if before is not None and before[0].cr_frame is None:
             # It has ended: only calls that nothing has awaited yet are kept.
             before = before[3]
-        # Of the caller of `Step.__call__` an instruction's number, which is cheaper than the line.
+        # The caller of `Step.__call__` by the number of its instruction, which is cheaper to get than the line.
         caller = _getframe(2)
         frame.calls = (made, caller.f_code, caller.f_lasti, before)
         return made

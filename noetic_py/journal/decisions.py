@@ -46,7 +46,7 @@ _OUTPUTS: Mapping[str, tuple[Fits, str]] = {
     "handing": (values.object_of({"to": values.is_optional_text, "value": _anything}), "an object of to and value"),
     "send": (values.pair_of(values.is_text, _anything), "[channel, value]"),
 }
-# What the engine decides for a step, by the key up to its number, as read.
+# The engine's decisions about a step, by the key up to its number, as they are read.
 _DECISIONS: Mapping[str, tuple[Fits, str]] = {
     "route": (values.is_optional_text, "the id of a step or null"),
     "paths": (values.is_path, "ids of steps"),

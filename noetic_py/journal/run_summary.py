@@ -51,7 +51,7 @@ def load_records(page: Iterable[Record], codec: Codec, run_id: str, after: int) 
 
 
 EndSignatures: TypeAlias = dict[str, bytes | None]
-"""What each transform stored for the end of a journal, by its name; `None` where it stored nothing."""
+"""The value that each transform stored for the end of a journal, by its name; `None` where it stored nothing."""
 
 
 def signed_summary(end: JournalEnd, signatures: EndSignatures) -> bytes:

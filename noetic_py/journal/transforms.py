@@ -234,7 +234,7 @@ VERIFIED = Finding("verified")
 
 @frozen
 class DecodedPayload:
-    """What `RecordTransform.decode` returns: the record's bytes before `encode`.
+    """The result of `RecordTransform.decode`: the record's bytes before `encode`.
 
     Attributes:
         payload: The bytes; `None` when they cannot be decoded.

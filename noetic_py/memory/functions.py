@@ -63,7 +63,7 @@ class LayerFunction:
         async def run(ctx: Any, **values: object) -> Any:
             return await self.run(ctx.memory[layer], values)
 
-        # What it does is what the function does.
+        # The signature and the docstring are those of the function.
         vars(run)["__wrapped__"] = self.fn
         return Tool(
             fn=run,

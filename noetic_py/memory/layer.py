@@ -190,7 +190,7 @@ TokenBudget: TypeAlias = int | tuple[int, int] | Literal["auto"]
 
 def _set_state(layer: object, name: str, value: object) -> None:
     if name == "__orig_class__":
-        # What typing notes of `Queue[str](...)`, and the state's type is read from.
+        # The attribute in which typing keeps `Queue[str]`, from which the state's type is read.
         layer.__dict__[name] = value
         return
     if name != "state":

@@ -77,7 +77,7 @@ class ContextItem(Generic[T_co]):
     id: str | None = field(default=None, validator=_text_or_none)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ContextItem[T_co]:
-        # As a tuple does it: what holds nothing that could change is its own copy.
+        # The same as `copy.deepcopy` of a tuple: a value without mutable members is its own copy.
         content = copy.deepcopy(self.content, memo)
         return self if content is self.content else type(self)(content, self.description, self.id)
 

@@ -123,7 +123,7 @@ def _update(layer: str, says: str, content: Fitted) -> tuple[Item, ...]:
     if len(messages) == len(content.items):
         parts = [part for message in messages for part in message.content]
         return (Message(role="developer", content=_joined([opening, *parts, close]), id=named),)
-    # What the user said stays the user's: it follows the message rather than becoming part of it. Under another id, as
+    # The user's message stays as it is: the text follows it rather than becoming part of it. Under another id, as
     # its own may stand in the pinned block too.
     following = [evolve(item, id=made_id(named, item.id)) for item in content.items]
     return (Message(role="developer", content=opening + close, id=named), *following)

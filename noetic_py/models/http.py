@@ -163,7 +163,7 @@ def _stream(inner: Any, chunks: AsyncGenerator[bytes]) -> object:
 
 
 async def _beginning(stream: object, encoding: str, library: Any) -> AsyncGenerator[bytes]:
-    """As much of a body as has come when a limit is reached or the connection breaks."""
+    """Read a body until a limit is reached or the connection breaks, and return the part that has come."""
     body = bytearray()
     pieces = _unpacked(stream, encoding, library, MAX_BODY)
     with anyio.move_on_after(MAX_SECONDS), suppress(library.HTTPError, library.StreamError, OSError):
@@ -191,7 +191,7 @@ async def _unpacked(stream: Any, encoding: str, library: Any, most: int | None =
             received += len(chunk)
             for piece in unpacker.pieces(chunk):
                 yield piece
-            # What comes after the end of packed data is not part of the body, and would be kept by zlib.
+            # Bytes after the end of packed data are not part of the body, and zlib would keep them.
             if unpacker.ended or (most is not None and received >= most):
                 break
     except zlib.error as error:

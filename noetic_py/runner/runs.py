@@ -52,7 +52,7 @@ _BROKEN: tuple[RunStatus, ...] = ("failed", "budget_exceeded")
 _PAGE = 100
 DONE: tuple[RunStatus, ...] = ("completed",)
 """The statuses that `prune` removes by default."""
-# What may be said of the one file that holds a run: the list itself was read.
+# The reasons that concern the one file that holds a run: the list itself was read.
 _OF_ONE_FILE = frozenset({"permission", "directory", "link", "io"})
 
 

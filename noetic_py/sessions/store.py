@@ -112,7 +112,7 @@ class SessionWatchers:
         self._watched: OrderedDict[SessionKey, _WatchedSession] = OrderedDict()
 
     def __len__(self) -> int:
-        """Of how many sessions something is remembered."""
+        """The number of sessions of which something is remembered."""
         return len(self._watched)
 
     def observe(self, run: Any) -> None:

@@ -335,7 +335,7 @@ class Turn:
             self._store.ends(self._key, self._run)
         if self._plan.run_history is None:
             return result
-        # What it began with: the session may have been edited while it waited.
+        # The history that it began with: the session may have been edited while it waited.
         begun, scope = self._plan.run_history.started.history, self._plan.scope
         if conversation.open is not None and conversation.open.run_id == self._run.run_id:
             with anyio.CancelScope(shield=True):
@@ -473,7 +473,7 @@ class Turn:
 
 
 def _missing(items: Sequence[Item], written: int, there: Sequence[Item]) -> list[Item]:
-    """Of a turn's items those that a session does not hold: outputs of calls side by side come in any order."""
+    """Return the items of a turn that the session does not hold: outputs of parallel calls come in any order."""
     answered = {item.call_id for item in there if isinstance(item, FunctionCallOutput)}
     early = [item for item in items[:written] if isinstance(item, FunctionCallOutput) and item.call_id not in answered]
     late = [
@@ -483,7 +483,7 @@ def _missing(items: Sequence[Item], written: int, there: Sequence[Item]) -> list
 
 
 def _cut(result: AnyResult, items: Sequence[Item]) -> int | None:
-    """Of a run that a shutdown has interrupted, how many of its last items are of an answer that was cut off."""
+    """Return how many of the last items of a run that a shutdown interrupted belong to an answer that was cut off."""
     if not result.shutdown:
         return None
     last = items[-1] if items else None

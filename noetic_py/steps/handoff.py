@@ -485,7 +485,7 @@ def _wanted(way: HandoffTo) -> object:
     if way.input is not None:
         return way.input
     first = inner_of(way.step)
-    # What may begin with nothing goes on from the conversation.
+    # A step that needs no input goes on from the conversation.
     if asks_model(first) or first.goes_on or first.bound is not None:
         return None
     return input_type_of(first)

@@ -317,7 +317,7 @@ def _check(model: Any, output: object, output_retries: object, instructions: obj
             hint='settings={"temperature": 0.2}',
         )
     if model is not None and not isinstance(model, str):
-        # Of a name it is not known yet what the model takes; it is looked at when the model is asked.
+        # The settings that a model given by name takes are not known yet; they are checked when the model is called.
         check_settings(settings or {}, model, "call_model()")
     for each in tools or ():
         if not hasattr(each, "definition") and not hasattr(each, "tools"):

@@ -83,7 +83,7 @@ def call_tool(tool: Any, /, *, args: object, id: str | None = None) -> Any:
         kind="tool",
         spec=ToolSpec(called, given),
         counted=True,
-        # Of one that takes long only the start may happen once, and is a step of its own.
+        # Only the start of a long-running tool may happen once, and that is a step of its own.
         replay="repeatable" if called.long_running else called.replay,
         reconcile=None if called.long_running else called.reconcile,
         named=id is not None,

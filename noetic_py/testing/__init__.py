@@ -1,4 +1,4 @@
-"""What tests of one's own agents need: scripted models, time that stands still, processes that die, random programs.
+"""Tools for tests of agents: scripted models, a clock that stands still, processes that are killed, random programs.
 
 The parts are loaded when they are first used: pytest imports this package early, for its plugin.
 """

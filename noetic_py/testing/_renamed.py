@@ -14,7 +14,7 @@ from noetic_py.journal.values import known_fields
 
 __all__ = ["Names"]
 
-# What a runtime's ids look like, which stand in states and texts.
+# The form of a runtime's ids, which stand in states and texts.
 _DRAWN: Final = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
 

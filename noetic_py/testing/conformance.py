@@ -39,7 +39,7 @@ __all__ = ["BackendContract", "DamageContract", "LastingContract"]
 
 
 class BackendContract(Journals, Leases, Values, HostileIds, Concurrency, Cancelling):
-    """What every backend has to keep: journals, leases, values, hostile ids, concurrency, cancellation.
+    """The contract of a backend: journals, leases, values, hostile ids, concurrency, cancellation.
 
     The fixture `backend` is a backend that `make` made in an empty folder; it is closed after the test.
     """
@@ -61,7 +61,7 @@ class BackendContract(Journals, Leases, Values, HostileIds, Concurrency, Cancell
 
 
 class LastingContract(Reopening):
-    """What a backend has to keep when its store is opened again, and when two have it open.
+    """The contract of a backend whose store is opened again, or is open twice.
 
     `make` with the same folder has to open the same store, also while another handle has it open.
     """
@@ -72,7 +72,7 @@ class LastingContract(Reopening):
 
 
 class DamageContract(Damaging):
-    """What a backend has to keep when its stored bytes were damaged: never is anything else read than was written."""
+    """The contract of a backend whose stored bytes were damaged: it never reads anything but what was written."""
 
     def make(self, folder: Path) -> CheckpointBackend:
         """Open the store of a folder; the first one makes it."""

@@ -48,7 +48,7 @@ X = TypeVar("X", bound=Extension)
 
 
 class ItemTypeContract(Generic[X]):
-    """What every item type has to keep."""
+    """The contract of an item type."""
 
     pytestmark: pytest.MarkDecorator = pytest.mark.anyio
 
@@ -128,7 +128,7 @@ def _stored_by(item: Extension, version: int | str, data: Mapping[str, Any]) -> 
 
 
 async def _resumed(item: Extension, stored: Mapping[str, Any]) -> list[Extension]:
-    """What a run finds that has appended an item, and is resumed when that stands otherwise in its journal."""
+    """Return what a resumed run finds when the item that it appended has another form in its journal."""
 
     @step(id="keep", version="1")
     async def keep(_: object, ctx: Context[Any]) -> None:

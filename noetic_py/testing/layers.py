@@ -110,7 +110,7 @@ async def _wait(value: Any, ctx: Context[Any]) -> bool:
 
 
 class LayerContract(Generic[L]):
-    """What every layer has to keep."""
+    """The contract of a memory layer."""
 
     pytestmark: pytest.MarkDecorator = pytest.mark.anyio
 
@@ -169,7 +169,7 @@ class LayerContract(Generic[L]):
         try:
             await self.use(layer, "one")
         except NoContextError:
-            # What it does needs a run; that it says so is all that is asked.
+            # The layer needs a run; this case only asks that it says so.
             return
         other = self.make()
         equal(other.state, other.initial())
@@ -227,7 +227,7 @@ class LayerContract(Generic[L]):
         equal(ADAS in repr(result.memory), False)
 
     async def test_nothing_that_is_written_side_by_side_is_lost(self) -> None:
-        """Of two that begin with one state, `merge` keeps what one after the other would keep, always the same."""
+        """`merge` of two branches of a state keeps what the branches in sequence would keep, each time the same."""
 
         @step(id="write", version="1")
         async def write(texts: list[str], ctx: Context[Any]) -> tuple[Any, ...]:
@@ -284,7 +284,7 @@ class LayerContract(Generic[L]):
             equal(await self._begins_with(earlier, "t", "u"), await self._begins_with(own, "t", "u"))
 
     async def test_a_run_that_waits_goes_on_after_an_upgrade(self) -> None:
-        """What the journal holds of an earlier version is migrated, and stays so when the run is resumed again."""
+        """A state of an earlier version in the journal is migrated, and stays so when the run is resumed again."""
         seen: list[Any] = []
 
         @step(id="look", version="1")
@@ -319,7 +319,7 @@ class LayerContract(Generic[L]):
     # -- what the model sees of it
 
     async def _recalled(self, budget: int, *texts: str) -> tuple[Item, ...]:
-        """What the layer recalls after it has taken texts in, in a run."""
+        """Return what the layer recalls in a run after it was given some texts."""
         found: list[tuple[Item, ...]] = []
 
         @step(id="recall", version="1")
@@ -374,7 +374,7 @@ class LayerContract(Generic[L]):
             equal(usage.layers.get("layer", 0) <= most, True)
 
     async def test_the_log_cannot_be_changed(self) -> None:
-        """What the model has answered stands in the conversation as without the layer."""
+        """The model's answers stand in the conversation as they do without the layer."""
         plain: list[Sequence[str]] = []
         for memory in (Memory(), _One(layer=self.make())):
 

@@ -111,7 +111,7 @@ class Ledger:
         return sum(frame.partition("#")[0].partition("[")[0] == step_id for frame in frames)
 
     def problems(self) -> list[str]:
-        """What no process of a run may do, each as a sentence; empty when all is well.
+        """Return each violation by a process of the run as a sentence; empty when there is none.
 
         No body begins whose outcome, or that of a step around it, the journal held when its process began, and none
         begins twice in one process. So after a death no body begins again but those that were in flight.

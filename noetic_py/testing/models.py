@@ -178,7 +178,7 @@ _UNKNOWN_SETTING = "temperatur"
 
 
 class ModelContract:
-    """What every model has to keep."""
+    """The contract of a model."""
 
     pytestmark: pytest.MarkDecorator = pytest.mark.anyio
 
@@ -429,7 +429,7 @@ class ModelContract:
 
 
 async def _running_tasks() -> set[int]:
-    # What was started begins, and what is over ends, within a few turns of the loop.
+    # Tasks begin and end within a few turns of the event loop.
     for _ in range(20):
         await anyio.lowlevel.checkpoint()
     return {task.id for task in anyio.get_running_tasks()}

@@ -224,7 +224,7 @@ async def _nothing(backend: CheckpointBackend) -> None:
 
 
 class ReferenceContract:
-    """What a backend does with any row of operations is what `InMemoryBackend` does with it.
+    """A backend does with any row of operations the same as `InMemoryBackend`.
 
     Hypothesis draws the operations and, when an outcome differs, finds the shortest row that shows it.
 

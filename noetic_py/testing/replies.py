@@ -42,7 +42,7 @@ Piece: TypeAlias = bytes | Literal["cut", "stall"]
 
 @frozen
 class Reply:
-    """What the server answers to one request.
+    """The server's answer to one request.
 
     Attributes:
         pieces: The body in pieces, each sent by itself; `CUT` and `STALL` end it early.

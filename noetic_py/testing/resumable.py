@@ -85,7 +85,7 @@ class NotReached(AssertionError):
 
 @frozen(eq=False)
 class Outcome:
-    """What has to be the same.
+    """The values that must be the same.
 
     Attributes:
         parts: It, by what it is called in a message.
@@ -115,7 +115,7 @@ class ResumeCheck:
     also: Callable[[CheckpointBackend], Awaitable[object]] | None = None
 
     async def whole(self) -> tuple[Outcome, int]:
-        """What comes out when it is not killed, and how many commits it has.
+        """Return the outcome of the run that is not killed, and its number of commits.
 
         Raises:
             AssertionError: It has none.

@@ -33,7 +33,7 @@ from noetic_py.testing.unfinished import Unfinished
 __all__ = ["ScriptExhausted", "ScriptedModel", "Turn"]
 
 Turn: TypeAlias = str | Item | Sequence[Item] | Exception | Unfinished
-"""What a model says in one turn: text, one item, several, an error that is raised, or something that breaks off."""
+"""One turn of a model: a text, one item, several items, an error that is raised, or an answer that breaks off."""
 
 _WORDS = re.compile(r"\S+\s*|\s+")
 

@@ -112,7 +112,7 @@ def _fields(value: object) -> Iterable[tuple[Any, Any]] | None:
     if dataclasses.is_dataclass(kind):
         known: Mapping[str, object] = getattr(kind, "__pydantic_fields__", {})
         names = [each.name for each in dataclasses.fields(kind)]
-        # What only `__post_init__` gets is gone by now, and what that has made of it is in no field.
+        # Arguments that only `__post_init__` gets (`InitVar`) are gone by now, and no field has them.
         made: Any = kind
         taken = [name for name in inspect.signature(made).parameters if name not in names]
         gone = [(name, not_shown("only read when it is made")) for name in taken]

@@ -121,7 +121,7 @@ class PermissionRule:
             tool: The tool's name.
             arguments: What the tool will receive, as JSON; `None` when that is not known.
         """
-        # As the model knows them.
+        # Compare the names as the model knows them.
         if not fnmatchcase(tool.replace("/", "__"), self.tool.replace("/", "__")):
             return "no"
         if arguments is None:

@@ -64,7 +64,7 @@ class SchemaCheck:
         found: list[str] = []
         try:
             for error in self._validator.iter_errors(arguments):
-                # Of several ways in which it could fit, what was meant most likely.
+                # Of several alternatives that do not fit, report the one that was most likely meant.
                 inner = _closest([error])
                 where = dotted(inner.absolute_path)
                 found.append(f"{where}: {self._describe(inner)}" if where else self._describe(inner))

@@ -318,7 +318,7 @@ def _core(hint: object) -> tuple[Any, bool]:
 
 
 def _may_be_service(core: object, cls: object) -> bool:
-    # Of subscripted classes only one's own generics may be services: list[Db] is data, Repository[User] may not be.
+    # Of subscripted classes only the user's own generics are services: list[Db] is data, Repository[User] may not be.
     if not isinstance(cls, type) or (core is not cls and Generic not in cls.__mro__):
         return False
     known: type[object] = cls

@@ -151,32 +151,32 @@ class Sums:
         self._seed = seed
 
     def head(self, run: RunRow) -> int:
-        """Of a run's position, fence and owner."""
+        """Return the checksum of a run's position, fence and owner."""
         numbers = _HEAD.pack(run.id, run.position, run.fence, run.owner, run.updated)
         return zlib.crc32(run.run_id.encode(), zlib.crc32(numbers, self._seed))
 
     def summary(self, run: RunRow) -> int:
-        """Of a run's summary and status."""
+        """Return the checksum of a run's summary and status."""
         status = b"" if run.status is None else run.status.encode()
         begun = zlib.crc32(_SUMMARY.pack(run.id, run.created, len(status), run.status is None), self._seed)
         return zlib.crc32(run.summary, zlib.crc32(status, begun))
 
     def transaction(self, stream: int, last: int, count: int, body: bytes) -> int:
-        """Of a packed transaction at its place."""
+        """Return the checksum of a packed transaction at its place."""
         return zlib.crc32(body, zlib.crc32(_THREE.pack(stream, last, count), self._seed))
 
     def shared(self, run: int, upto: int, stream: int) -> int:
-        """Of a part that a fork shares."""
+        """Return the checksum of a part that a fork shares."""
         return zlib.crc32(_THREE.pack(run, upto, stream), self._seed)
 
     def pair(self, version: int, scope: bytes, key: str, value: bytes) -> int:
-        """Of the value of a key."""
+        """Return the checksum of the value of a key."""
         name = key.encode()
         begun = zlib.crc32(_THREE.pack(version, len(scope), len(name)), self._seed)
         return zlib.crc32(value, zlib.crc32(name, zlib.crc32(scope, begun)))
 
     def ticks(self, value: int) -> int:
-        """Of the file's counter."""
+        """Return the checksum of the file's counter."""
         return zlib.crc32(str(value).encode(), self._seed)
 
     def checked_run(self, row: tuple[Any, ...], *, summary: bool) -> RunRow:

@@ -58,7 +58,7 @@ def note(
             "step": step.id,
             "fingerprint": fingerprint(step),
             "count": at,
-            # As texts, which can be read before their classes are known.
+            # Stored as texts, which can be read before their classes are known.
             "input": dump(codec.encode(value)).decode(),
             "state": dump(codec.encode(as_stored(state))).decode(),
             "bag": isinstance(state, StateBag),

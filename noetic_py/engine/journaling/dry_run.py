@@ -147,7 +147,7 @@ def _declared(node: Node, step: AnyStep) -> Sequence[Declared]:
         case HandoffSourceSpec() if spec.inner is not None:
             return ((spec.inner.id, spec.inner),)
         case HandoffSpec():
-            # As far as it is recorded: what follows is what the steps say.
+            # The recorded children come first; the steps themselves say what follows.
             known = {each.id: each for each in members(spec)}
             return [(name, known[own]) for name in node.children if (own := name.partition("#")[0]) in known]
         case _:

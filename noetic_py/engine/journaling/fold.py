@@ -86,7 +86,7 @@ def _put_back(root: Node, node: Node, depth: int) -> None:
         node.placed = False
 
 
-# What takes a place in its parent's layout: whatever the parent had not written stands before it in the journal.
+# Records with a place in their parent's layout: what the parent wrote before stands before them in the journal.
 _PLACED = (StepOpened, Segment, ChildReplayed, StepFinished)
 
 

@@ -152,7 +152,7 @@ class RunWriter:
         self._commits: deque[tuple[int, int]] = deque()
         # The record too: while it is here, no other one can have its id.
         self._ready: dict[int, tuple[JournalRecord, Record]] = {}
-        # What goes into the journal with the next commit, by path: of several that say the same place only the last.
+        # Records that wait for the next commit, by path: of several for one path only the last is written.
         self._put_off: dict[values.Path, tuple[JournalRecord, Record]] = {}
         # Whether a commit is in progress, and the event that steps wait for which need the next one.
         self._writing = False

@@ -207,7 +207,7 @@ def _ending_with(
         begun = {key: known.tree for key, known in state.items()}
         return StateRevised((), opening.version, values.state_tree(stored, begun), {})
     segment, fields = last
-    # As the run will have it: with what its type has got since as a default.
+    # The state as the run will have it: with defaults for fields that its type has got since.
     before = (
         values.known_of(fields)
         if kind is None
@@ -392,14 +392,14 @@ def _once_again(
         return None
     if isinstance(record, AttemptFailed):
         raise record.error
-    # As it was when it had finished: an attempt around it that failed later does not discard it.
+    # The tree at the time it finished: an attempt around it that failed later does not discard it.
     child = tree(run.journal[: run.journal.index(record) + 1], run.kinds, path)
     left = left_by(child, own=scope is not parent.scope)
     differs = _difference(step, value, parent, record) or _other_state(run, scope, left)
     if differs is not None:
         if step.reconcile is None:
             raise _has_run(f"{differs}; it gave {_shown(child, step, run)}", path)
-        # As after a crash: what was done then may be what is to be done now, or not.
+        # The same as after a crash: the effect may or may not have happened already.
         run.once[path] = Intent(path, record.digest)
         return None
     return ReplayedOutput(_replay(step, child, left, parent, scope, path))

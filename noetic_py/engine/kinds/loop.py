@@ -46,7 +46,7 @@ class Inbox:
         self._channel = channel
         self._patience = patience
         attempt = frame.attempt
-        # Of a topic for this attempt: the next one listens for itself.
+        # A reader of this attempt only: the next attempt opens its own.
         self._reader = frame.x.run.channels.live(channel).reader(lambda: frame.running and frame.attempt == attempt)
 
     async def next(self, iteration: int) -> Any:

@@ -559,7 +559,7 @@ def _plan(spec: ModelSpec) -> OutputPlan | None:
 
 def _meta(frame: Frame, response: ModelResponse, calls: tuple[FunctionCall, ...]) -> StepMeta:
     last = frame.x.last_step
-    # Of a wrapped model the answer tells the last call's usage, and run_answer has noted that of all.
+    # The answer of a wrapped model gives the usage of the last call; run_answer has recorded that of all calls.
     if last is None:
         return StepMeta(calls, items=response.items)
     return StepMeta(calls, last.usage, last.cost, response.items)

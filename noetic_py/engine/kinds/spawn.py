@@ -119,7 +119,7 @@ async def _whole(child: Execution, root: Frame, spec: SpawnSpec, value: object) 
         await spawn_layers(root)
     asked = asked_again(root.node, child.run, step)
     if asked is not None:
-        # Of the step nothing is run any more, and a wrap-up has the layers as the step would have them.
+        # The step itself does not run any more, and a wrap-up has the layers as the step would have them.
         child.request(asked)
     if spec.budget is None:
         return await execute(step, value, root, step.id)

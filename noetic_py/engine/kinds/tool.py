@@ -302,7 +302,7 @@ def _again(frame: Frame, value: RequestedCall, error: errors.ToolError | errors.
         ToolError: The tool's `retries` are used up; the error itself, with the step's path.
     """
     failures = frame.x.whole.tool_failures
-    # What the function itself refuses is another row than arguments that it never got: the model has mended those.
+    # Failures of the function are counted apart from invalid arguments, which the model has corrected by now.
     name = value.call.name if frame.used_tool is None else f"{value.call.name}()"
     count, round_path = failures.get(name, (0, ()))
     above = frame.at[:-1]
@@ -452,7 +452,7 @@ async def _result_of(frame: Frame, wanted: Wanted) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-# What is not a failure of the tool's own: limits, wrong definitions, what the tool wants the model to know.
+# Errors that are no failure of the tool itself: limits, wrong definitions, messages of the tool to the model.
 _THROUGH = (
     errors.BudgetExceeded,
     errors.UnknownPrice,
@@ -491,7 +491,7 @@ async def call_tool(frame: Frame, tool: AnyTool, values: dict[str, object]) -> o
         work = tool.call(values, ctx=frame, inject=_injector(frame), emit=emit)
         result: Any = await (work if tool.timeout is None else _within(tool.timeout, work, frame, tool))
         if kept:
-            # Of a generator each entry was kept before it went on.
+            # Each entry of a generator was stored before the generator went on.
             return unrouted(result)
         if await _keep(frame, result) and frame.x.run.bus.active:
             frame.publish(Emitted(frame.path, result))
@@ -641,7 +641,7 @@ def _work_on(wanted: Wanted) -> list[str]:
 
 
 def _outputs(node: Node) -> Iterator[BodySegment]:
-    """Of a tool call the conversation gets the output; what else the tool wrote stays on its own path."""
+    """Return the output of a tool call for the conversation; other items that the tool wrote stay on its own path."""
     if node.finished is not None:
         outputs = [item for item in node.finished.items[-1:] if isinstance(item, FunctionCallOutput)]
         yield BodySegment(tuple(outputs))

@@ -52,7 +52,7 @@ class Layers:
         self._hooks: dict[str, tuple[AnyLayer, ...]] = {}
         # Whether what steps return has to be looked at.
         self.has_place = has_place(memory)
-        # What stores the values of each layer, made when it is first needed and used by all runs.
+        # The codec of each layer's values, made when it is first needed and used by all runs.
         self.codecs: dict[str, Codec] = {}
         self._order[""] = by_slot
         # The types of all states.

@@ -63,9 +63,9 @@ class _Mirrored:
 
 _NEVER = object()
 _ATTEMPTS = 5
-# Of more calls than these between two visits to the store the earliest are not made once more.
+# At most this many calls between two visits to the store are repeated; earlier ones are not.
 _CALLS = 200
-# Of so many executions a stored state tells what they had when they wrote it.
+# A stored state names the versions that this many executions had when they wrote it.
 _MARKS = 8
 _LINE = "\n"
 # A run that goes on looks through so many of its states for the one that it had mirrored.
@@ -96,7 +96,7 @@ class StoredLayers:
         self.replayed: deque[LayerStates] = deque(maxlen=_REPLAYED)
         # The last recall of layers that recall only at times, by layer.
         self.recalled: dict[str, object] = {}
-        # Of a child the states that its parent's layers had when it looked last.
+        # For a child: the states that its parent's layers had when it last read them.
         self.parents: dict[str, object] = dict(x.born)
 
     # -- the store
@@ -300,7 +300,7 @@ class StoredLayers:
         journal = self._x.run.journal
         opening = journal[0] if journal else None
         if isinstance(opening, RunBegun) and opening.run_id != self._x.run.run_id:
-            # Of a fork: what had been changed before it is the other run's, and counts once.
+            # In a fork, earlier changes belong to the other run, and count once.
             return self.met.get(layer.id, state)
         return self.first.get(layer.id, self._x.born.get(layer.id, state))
 

@@ -190,7 +190,7 @@ class _Walk:
 
     def below(self, node: Node, forms: _Forms) -> _Forms:
         """All at and below a step; returns what it leaves to its parent."""
-        # What has a conversation of its own begins with its parent's layers, and leaves them as they are.
+        # A step with a conversation of its own begins with its parent's layers, and leaves them as they are.
         apart, inner = node.kind.begins_apart, forms
         seeds: dict[str, _Forms] = {}
         for child in node.children.values():

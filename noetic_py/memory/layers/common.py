@@ -28,7 +28,7 @@ COUNTER: Final[TokenCounter] = EstimatedCounter()
 _FRAME: Final = 20
 _MORE: Final = "({} more left out)"
 _MISSING: Final = object()
-# Of one tool output or one message a distilling model reads this much: the beginning and the end.
+# A distilling model reads this much of a tool output or message: the beginning and the end.
 _LINE: Final = 4_000
 _GAP: Final = " [...] "
 
@@ -256,7 +256,7 @@ def fits(layer: AnyLayer, lines: Sequence[str], budget: int) -> bool:
 
 
 def within(layer: AnyLayer, lines: Sequence[str], budget: int) -> str:
-    """As many lines from the start as a budget has room for, and how many there are besides.
+    """Return as many lines from the start as a budget has room for, and the number of the others.
 
     The count is an estimate; what the model's own counter finds to be too much is cut when the request is made.
 
@@ -279,7 +279,7 @@ def within(layer: AnyLayer, lines: Sequence[str], budget: int) -> str:
 
 
 def newest_within(lines: Sequence[str], budget: int) -> list[str]:
-    """As many of the last lines as a budget of tokens has room for, in their order."""
+    """Return as many of the last lines as a budget of tokens has room for, in their order."""
     kept: list[str] = []
     left = budget
     for line in reversed(lines):

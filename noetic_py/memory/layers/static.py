@@ -55,7 +55,7 @@ class StaticContent(MemoryLayer[None]):
                     "static-content",
                     "[Message.developer(...)]",
                 )
-            # Of its own, so that what is anchored does not change.
+            # A tuple of the layer's own, so that the anchored content does not change.
             self.__dict__["content"] = tuple(given)
         elif not _is_async(given):
             raise wrong(

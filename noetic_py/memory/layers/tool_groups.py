@@ -174,7 +174,7 @@ class ToolGroups(MemoryLayer[dict[str, bool]]):
             ToolArgumentsInvalid: There is no such group that the model may switch.
         """
         if not self._named(group, "switch", by_model=True).by_model:
-            # As one that is not there: what the model may not switch it need not know of.
+            # The group is reported as unknown: the model need not know of groups that it may not switch.
             raise self._unknown(group, "switch", by_model=True)
         self._decide("switch", group, active)
         return f"The group {group!r} is {_ON_OFF[active]}."
@@ -203,7 +203,7 @@ class ToolGroups(MemoryLayer[dict[str, bool]]):
         return [each for group in self.groups if self.is_active(group.name) for each in group.tools]
 
     def unavailable_tools(self) -> Mapping[str, str]:
-        """Of the tools of groups that are not active, by their names on the wire, why they are not there."""
+        """Return why each tool of an inactive group is not available, by its name on the wire."""
         return {
             each.wire_name: f"it belongs to the tool group {group.name!r}, which is not active"
             for group in self.groups

@@ -96,7 +96,7 @@ class WorkingMemory(Notes[str]):
             ToolArgumentsInvalid: They do not fit the schema, or there would be too much; nothing has changed then.
         """
         notes: dict[str, Any] = {**self.state, **patch}
-        # As text a number is written like any other, so the schema is asked whether it can be read as one.
+        # In text a number looks like any other word, so the schema decides whether to read it as one.
         self._put("update", {key: text for key, text in notes.items() if text is not None}, strict=False)
 
 

@@ -1,4 +1,4 @@
-"""What all cases share: how a backend is made, and how journals are written and read."""
+"""The base of all cases: how a backend is made, and how journals are written and read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCOPE = ("user", "u-1", "layer", "facts")
 
 
 class Suite:
-    """What a backend's author fills in."""
+    """The methods that the author of a backend fills in."""
 
     pytestmark: pytest.MarkDecorator = pytest.mark.anyio
 
@@ -72,7 +72,7 @@ def payloads(records: Sequence[Record]) -> list[bytes]:
 
 
 async def journal(backend: CheckpointBackend, run_id: str) -> list[bytes] | None:
-    """What a run's journal holds, `None` when there is no such run."""
+    """Return the content of a run's journal, `None` when the run does not exist."""
     try:
         return payloads(await everything(backend, run_id))
     except RunNotFound:

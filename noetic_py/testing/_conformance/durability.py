@@ -136,7 +136,7 @@ class Damaging(Suite):
                         continue
                     equal(seen == records, True)
                     equal(None if head is None else head.position, len(records))
-                # What is damaged is listed as that, and the others as they are.
+                # A damaged run is listed as damaged, and the others as they are.
                 equal([each for each in await backend.list() if not each.problem and each not in listed], [])
                 equal(await backend.scan(SCOPE), values)
         except NoeticError as error:

@@ -54,7 +54,7 @@ class Connection:
             if scope.cancelled_caught:
                 self.failure = f"the handshake was not done within {start_timeout:g} s"
         except* Exception as errors:  # noqa: BLE001 - whatever a transport raises means that there is no connection
-            # What cancels this task may be in the same group, and goes on.
+            # The task that cancels this one may be in the same group, and goes on.
             if not self.ready.is_set():
                 self.failure = first_reason(errors)
         finally:

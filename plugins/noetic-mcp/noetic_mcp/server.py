@@ -155,7 +155,7 @@ class McpServer:
             args=list(command[1:]),
             env=shown,
             cwd=cwd,
-            # As JSON an output may have six times its bytes, and be there as text and as structured content.
+            # An output as JSON may have six times its bytes, and is sent as text and as structured content.
             encoding=bounded_utf8(12 * largest + 2 * _MOST_LIST_BYTES),
         )
         return cls(name, partial(_stdio, params), secrets, options)

@@ -44,28 +44,28 @@ class Checksums:
         self._seed = zlib.crc32(salt)
 
     def head(self, number: int, run_id: str, position: int, fence: int) -> int:
-        """Of where a run's journal ends, and whose it is."""
+        """Return the checksum of the end of a run's journal and of its owner."""
         return zlib.crc32(run_id.encode(), zlib.crc32(_THREE.pack(number, position, fence), self._seed))
 
     def summary(self, number: int, summary: bytes) -> int:
-        """Of a run's summary."""
+        """Return the checksum of a run's summary."""
         return zlib.crc32(summary, zlib.crc32(_TWO.pack(number, 1), self._seed))
 
     def status(self, number: int, status: str | None) -> int:
-        """Of a run's status."""
+        """Return the checksum of a run's status."""
         begun = zlib.crc32(_TWO.pack(number, 2 if status is None else 3), self._seed)
         return zlib.crc32((status or "").encode(), begun)
 
     def transaction(self, stream: int, last: int, count: int, body: bytes) -> int:
-        """Of a packed transaction at its place."""
+        """Return the checksum of a packed transaction at its place."""
         return zlib.crc32(body, zlib.crc32(_THREE.pack(stream, last, count), self._seed))
 
     def shared(self, run: int, upto: int, stream: int) -> int:
-        """Of a part that a fork shares."""
+        """Return the checksum of a part that a fork shares."""
         return zlib.crc32(_THREE.pack(run, upto, stream), self._seed)
 
     def pair(self, version: int, packed: bytes, key: str, value: bytes) -> int:
-        """Of the value of a key."""
+        """Return the checksum of the value of a key."""
         name = key.encode()
         begun = zlib.crc32(_THREE.pack(version, len(packed), len(name)), self._seed)
         return zlib.crc32(value, zlib.crc32(name, zlib.crc32(packed, begun)))

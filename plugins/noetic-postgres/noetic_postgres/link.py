@@ -31,7 +31,7 @@ Row: TypeAlias = tuple[Any, ...]
 Values: TypeAlias = Mapping[str, Any]
 
 _ENDING = 2_000
-# Of an operation's time, how much the server may wait for a lock: less than after which the connection is cut, so that
+# The share of an operation's time that the server may wait for a lock: less than until the connection is cut, so that
 # the server says why.
 _LOCK = 0.4
 _END = (

@@ -17,7 +17,7 @@ from noetic_py.errors import CorruptRecord, StoreUnavailable
 __all__ = ["CREATING", "IDLE", "OLDEST", "VERSION", "Found", "check_server", "lock_of", "prepare"]
 
 VERSION = 1
-"""Of the tables."""
+"""The version of the tables."""
 OLDEST = 15
 """The oldest server, by its major version."""
 

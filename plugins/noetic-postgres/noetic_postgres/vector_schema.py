@@ -14,7 +14,7 @@ from noetic_py.errors import StoreUnavailable
 __all__ = ["VECTORS_VERSION", "prepare_vectors", "vector_statements"]
 
 VECTORS_VERSION = 1
-"""Of the table."""
+"""The version of the table."""
 
 _EXTENSION = (
     "SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector'"

@@ -24,7 +24,7 @@ from noetic_redis.settings import ASKED, Found, check
 __all__ = ["VERSION", "Argument", "Link"]
 
 VERSION = 1
-"""Of what is stored, and how."""
+"""The version of the stored format."""
 
 _NAME = "noetic_py"
 
