@@ -8,7 +8,8 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio.lowlevel import checkpoint
+from anyio import from_thread
+from anyio.lowlevel import checkpoint, current_token
 
 from noetic_py import (
     Context,
@@ -125,7 +126,10 @@ async def look() -> str:
 @tool
 def looks_in_a_thread() -> str:
     """Look."""
-    block()
+    # The thread may begin before the body that started it waits, so the clock goes on in a turn of the loop in which no
+    # body runs. Without the token trio would take the body's turn.
+    event_loop = from_thread.run_sync(current_token)
+    from_thread.run_sync(block, token=event_loop)
     return "ok"
 
 
