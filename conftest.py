@@ -21,6 +21,7 @@ from hypothesis.strategies import none
 
 from tests.crash.folders import MEMORY
 from tests.programs import need_all, say_left_out
+from tests.sampling import leave_out
 
 ROOT = Path(__file__).parent
 ROOM = 2 << 30
@@ -68,10 +69,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the files that take long, so that no worker is left with one at the end.
+    """Take a sample, and begin with the files that take long, so that no worker is left with one at the end.
 
     By itself xdist begins with the files that have the most tests, and the longest ones have two or three.
     """
+    leave_out(config, items)
     if hasattr(config, "workerinput"):
         slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
         sizes = Counter(item.path for item in items)

@@ -1,0 +1,92 @@
+"""Which cases of the tests a run of the suite tries; with `NOETIC_EXAMPLES=full` it tries all of them."""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import combinations
+from typing import Any, TypeAlias
+
+import pytest
+
+from tests.properties.checks import FULL
+
+__all__ = ["every_pair", "leave_out"]
+
+Row: TypeAlias = Sequence[tuple[str, Hashable]]
+"""A case: the names of its parameters, and what stands for their values."""
+_LOOPS = ("asyncio", "trio")
+_SERVERS = ("plugins/noetic-postgres/", "plugins/noetic-redis/")
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave of the cases of each test a sample, unless all of them are asked for."""
+    if FULL:
+        return
+    left: set[pytest.Item] = set()
+    cases: defaultdict[object, list[tuple[pytest.Item, Row]]] = defaultdict(list)
+    for item in items:
+        if item.nodeid.startswith(_SERVERS):
+            if _on_the_other_loop(item):
+                left.add(item)
+        # With fewer parameters each case is a pair of its own. The class is one: a kit is run for several.
+        elif isinstance(item, pytest.Function) and len(_params(item)) + (item.cls is not None) > 2:
+            # By the place of its function, which all classes of a kit share.
+            cases[item.location[:2]].append((item, _row(item)))
+    for each in cases.values():
+        chosen = every_pair([row for _, row in each])
+        left.update(item for item, row in each if row not in chosen)
+        for item, row in each:
+            # What it covers may be covered on this event loop alone.
+            if row in chosen and len(chosen) < len(each):
+                item.add_marker("watched")
+    if left:
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]
+
+
+def every_pair(rows: Sequence[Row]) -> set[Row]:
+    """A choice of rows: each two values that stand together in a row do so in one that is chosen."""
+    pairs = {row: set(combinations(row, 2)) for row in rows}
+    missing = set[object]().union(*pairs.values())
+    chosen: set[Row] = set()
+    # Those that add the most first. What a row adds only gets less, so it is counted again when its turn comes.
+    waiting = [(-len(each), place, row) for place, (row, each) in enumerate(pairs.items())]
+    heapify(waiting)
+    while missing:
+        promised, place, row = heappop(waiting)
+        added = len(pairs[row] & missing)
+        if added == -promised:
+            chosen.add(row)
+            missing -= pairs[row]
+        elif added:
+            heappush(waiting, (-added, place, row))
+    return chosen
+
+
+def _params(item: pytest.Item) -> dict[str, Any]:
+    found: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    return found
+
+
+def _row(item: pytest.Function) -> Row:
+    """What are one parameter to `parametrize` are one here; a value is the same where it is the same object."""
+    params = {name: id(value) for name, value in _params(item).items()}
+    row: list[tuple[str, Hashable]] = [("", item.cls)]
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0]
+        together = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+        row.append((str(names), tuple(params.pop(name) for name in together if name in params)))
+    return (*row, *params.items())
+
+
+def _on_the_other_loop(item: pytest.Item) -> bool:
+    """Whether a case of a server's tests is left to the other event loop; half of them run on each.
+
+    A backend on a server does its work in threads, which are the same under both.
+    """
+    loop = _params(item).get("anyio_backend")
+    case = item.nodeid.replace(str(loop), "").encode()
+    return loop in _LOOPS and _LOOPS[zlib.crc32(case) % 2] != loop
