@@ -10,11 +10,12 @@ from typing import Any, Final, Self
 
 import anyio
 from anyio.abc import TaskStatus
-from mcp import MCPError
+from mcp import MCPError, types
 from mcp.client import Client
 from mcp.client.subscriptions import SubscriptionLost
 
 from noetic_mcp.framing import ON_OVERFLOW
+from noetic_mcp.requests import CallRequests, Features
 
 __all__ = ["Connection", "OpenTransport", "first_reason"]
 
@@ -34,9 +35,14 @@ class Connection:
         malformed: How many frames were not valid messages.
         changes: How often the server has said that its list of tools changed.
         listens: Whether such a change is heard.
+        calls: The calls of tools under way that answer what the server asks for.
+
+    Args:
+        features: What the server may ask for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, features: Features) -> None:
+        self._features = features
         self.ready = anyio.Event()
         self.lost = anyio.Event()
         self.client: Client | None = None
@@ -44,6 +50,7 @@ class Connection:
         self.malformed = 0
         self.changes = 0
         self.listens = False
+        self.calls: set[CallRequests] = set()
 
     async def hold(self, transport: OpenTransport, start_timeout: float) -> None:
         """Open the connection, and hold it until it is lost or the task is cancelled."""
@@ -74,7 +81,7 @@ class Connection:
         self.ready.set()
 
     async def _open(self, transport: OpenTransport, scope: anyio.CancelScope) -> None:
-        async with Client(_watched(transport, self), cache=None) as client:
+        async with Client(_watched(transport, self), cache=None, **self._callbacks()) as client:
             scope.deadline = math.inf
             tools = client.server_capabilities.tools
             announces = tools is not None and bool(tools.list_changed)
@@ -88,6 +95,44 @@ class Connection:
                 self.ready.set()
                 await self.lost.wait()
                 group.cancel_scope.cancel()
+
+    @property
+    def asks_in_answers(self) -> bool:
+        """Whether the server asks in answers to calls, as it does since 2026-07-28, and not over the connection."""
+        return self.client is not None and self.client.session.discover_result is not None
+
+    def _callbacks(self) -> dict[str, Any]:
+        """What the server may ask for over the connection; the SDK tells it so in the handshake."""
+        features, found = self._features, dict[str, Any]()
+        if features.roots:
+
+            async def roots(context: object) -> types.ListRootsResult:
+                return types.ListRootsResult(roots=list(features.roots))
+
+            found["list_roots_callback"] = roots
+        if features.elicitation:
+
+            async def elicit(context: object, params: types.ElicitRequestParams) -> Any:
+                return await self._asked(types.ElicitRequest(params=params))
+
+            found["elicitation_callback"] = elicit
+        if features.sampling is not None:
+
+            async def sample(context: object, params: types.CreateMessageRequestParams) -> Any:
+                return await self._asked(types.CreateMessageRequest(params=params))
+
+            found["sampling_callback"] = sample
+        return found
+
+    async def _asked(self, request: types.InputRequest) -> Any:
+        """Hand a request to the call that it is of: the protocol does not say which one that is."""
+        calls = tuple(self.calls)
+        if self.asks_in_answers or len(calls) != 1:
+            why = "several calls are under way" if len(calls) > 1 else "no call is under way"
+            return types.ErrorData(
+                code=types.INVALID_REQUEST, message=f"{why}, so the request belongs to none; make one call at a time"
+            )
+        return await calls[0].ask(request)
 
     async def _listen(self, client: Client, *, task_status: TaskStatus[None]) -> None:
         """Have a server since 2026-07-28 tell of changes; where it does not, its tools are listed each time."""

@@ -23,6 +23,7 @@ from noetic_mcp.connection import Connection, OpenTransport, first_reason
 from noetic_mcp.content import InvalidContent, check_size, error_text, message_part, resource_part, tool_output
 from noetic_mcp.errors import McpConnectionLost, McpProtocolError, McpTimeout, McpToolError, McpUnavailable
 from noetic_mcp.framing import bounded_utf8
+from noetic_mcp.requests import CallRequests, Features, RequestRefused, as_roots
 from noetic_py import Message, Secret, Tool
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
 from noetic_py.tools import Approval
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from noetic_py.core.items import ContentPart
     from noetic_py.core.types import Replay
+    from noetic_py.models import Model
 
 __all__ = ["McpServer", "McpServerOptions"]
 
@@ -59,6 +61,10 @@ class McpServerOptions(TypedDict, total=False):
         timeout: Seconds that a request may take; 60 by default.
         start_timeout: Seconds that its start and the handshake may take; 30 by default.
         max_output_bytes: The most bytes that an output, a resource or a prompt may have; 1 MiB by default.
+        elicitation: Whether its tools may ask the person that the run asks, as `ctx.ask` does; not by default. Such a
+            run needs a backend, and the call is made again when it is answered.
+        sampling: The model, or its name, that its tools may ask on the run's budget; none by default.
+        roots: Folders and files that the server is told of, as paths or `file://` addresses; none by default.
     """
 
     needs_approval: Approval
@@ -66,6 +72,9 @@ class McpServerOptions(TypedDict, total=False):
     timeout: float
     start_timeout: float
     max_output_bytes: int
+    elicitation: bool
+    sampling: str | Model | None
+    roots: Sequence[str | Path]
 
 
 class McpServer:
@@ -112,6 +121,8 @@ class McpServer:
         self._timeout = _above_zero("timeout", options.get("timeout", 60.0))
         self._start_timeout = _above_zero("start_timeout", options.get("start_timeout", 30.0))
         self._limit = int(_above_zero("max_output_bytes", options.get("max_output_bytes", _MOST_BYTES)))
+        elicitation, sampling = options.get("elicitation", False), options.get("sampling")
+        self._features = Features(elicitation, sampling, as_roots(options.get("roots", ())), self._limit)
         self._group: anyio.abc.TaskGroup | None = None
         self._wanted = anyio.Event()
         self._connection: Connection | None = None
@@ -253,7 +264,7 @@ class McpServer:
             )
         connection = self._connection
         if connection is None or connection.lost.is_set():
-            connection = self._connection = Connection()
+            connection = self._connection = Connection(self._features)
             self._wanted.set()
         await connection.ready.wait()
         if connection.client is None:
@@ -264,17 +275,25 @@ class McpServer:
             )
         return connection, connection.client
 
-    async def _request(self, what: str, send: Callable[[Client], Awaitable[R]]) -> R:
+    async def _request(
+        self, what: str, send: Callable[[Client], Awaitable[R]], requests: CallRequests | None = None
+    ) -> R:
         """Send a request and wait for its answer, at most for the time that a request may take."""
         connection, client = await self._connected()
         malformed = connection.malformed
         try:
-            with anyio.fail_after(self._timeout):
-                answer = await send(client)
+            with anyio.fail_after(self._timeout) as scope:
+                if requests is None:
+                    answer = await send(client)
+                else:
+                    requests.within(scope, self._timeout)
+                    answer = await self._answering(connection, requests, partial(send, client))
         except TimeoutError:
             raise self._late(what, connection.malformed - malformed) from None
         except MCPError as error:
             raise self._refused(what, connection, error) from None
+        except RequestRefused as error:
+            raise McpProtocolError(f"{what} cannot go on: {error}", server=self._name) from None
         except (ValidationError, RuntimeError) as error:
             # The SDK raises these for an answer that does not fit the protocol, or the tool's own output schema.
             raise McpProtocolError(
@@ -282,6 +301,16 @@ class McpServer:
             ) from None
         self._failures = 0
         return answer
+
+    async def _answering(self, connection: Connection, requests: CallRequests, send: Callable[[], Awaitable[R]]) -> R:
+        """Send a call, and answer what the server asks for over the connection meanwhile."""
+        if connection.asks_in_answers or not requests.answers:
+            return await send()
+        connection.calls.add(requests)
+        try:
+            return await requests.during(send)
+        finally:
+            connection.calls.discard(requests)
 
     def _late(self, what: str, malformed: int) -> McpTimeout | McpProtocolError:
         if malformed:
@@ -419,10 +448,23 @@ class McpServer:
             McpUnavailable: It could not be started or reached.
         """
         sent = self._sendable(f"the call of {tool!r}", dict(arguments))
-        result = await self._request(f"the call of {tool!r}", lambda client: client.call_tool(tool, sent))
+        requests = CallRequests(self._features, self._name)
+        result = await self._request(f"the call of {tool!r}", partial(self._sent, requests, tool, sent), requests)
         if result.is_error:
             raise McpToolError(error_text(result), server=self._name)
         return self._valid(f"the call of {tool!r}", lambda: tool_output(result, self._limit))
+
+    async def _sent(
+        self, requests: CallRequests, tool: str, arguments: Mapping[str, Any], client: Client
+    ) -> types.CallToolResult:
+        try:
+            return await requests.call(client, tool, arguments)
+        except MCPError as error:
+            if error.code != types.HEADER_MISMATCH:
+                raise
+        # Over HTTP the server wants headers made of the tool's schema, which the SDK takes from the list of tools.
+        await self._all_tools(client)
+        return await requests.call(client, tool, arguments)
 
     # -- resources and prompts
 

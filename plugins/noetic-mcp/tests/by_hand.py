@@ -23,6 +23,29 @@ CONTENT = {
 }
 
 
+FORM = {"type": "object", "properties": {"port": {"type": "string"}}, "required": ["port"]}
+BAD_FORM = {"type": "object", "properties": {"port": {"type": "string", "pattern": "("}}}
+ASKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "elicit": ("elicitation/create", {"message": "Where?", "requestedSchema": FORM}),
+    "open": (
+        "elicitation/create",
+        {"mode": "url", "message": "Pay.", "url": "https://example.com", "elicitationId": "1"},
+    ),
+    "wrong-form": ("elicitation/create", {"message": "Where?", "requestedSchema": BAD_FORM}),
+    "sample": (
+        "sampling/createMessage",
+        {"messages": [{"role": "user", "content": {"type": "text", "text": "Tides?"}}], "maxTokens": 9},
+    ),
+    "roots": ("roots/list", {}),
+}
+
+
+def asking(call: str, name: str) -> None:
+    """Ask the client for something, and give its answer as the result."""
+    method, params = ASKS[name]
+    send(id=f"asked-{call}", method=method, params=params)
+
+
 def write(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
@@ -46,6 +69,8 @@ def called(call: str, name: str) -> None:
         # A line that does not end, until the pipe breaks.
         while True:
             sys.stdout.write("x" * 100_000)
+    elif name in ASKS:
+        asking(call, name)
     elif name in CONTENT:
         send(id=call, result={"content": [CONTENT[name]]})
     elif name == "refuse":
@@ -73,6 +98,9 @@ def main() -> None:
             send(id=call, result={"tools": tools})
         elif method == "tools/call":
             called(call, message["params"]["name"])
+        elif method is None and str(call).startswith("asked-"):
+            said = json.dumps(message.get("result", message.get("error")), sort_keys=True)
+            send(id=int(call.removeprefix("asked-")), result={"content": [{"type": "text", "text": said}]})
         elif call is not None and sys.argv[1:] != ["silent"]:
             send(id=call, error={"code": -32601, "message": "unknown method"})
 

@@ -7,11 +7,19 @@ import signal
 import socket
 import sys
 import warnings
+from typing import Annotated
 
 import anyio
-from mcp.server.mcpserver import Audio, Context, Image, MCPServer
+from mcp.server.mcpserver import Audio, Context, Elicit, Image, ListRoots, MCPServer, Resolve, Sample
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import EmbeddedResource, TextResourceContents
+from mcp.types import (
+    CreateMessageResult,
+    EmbeddedResource,
+    ListRootsResult,
+    SamplingMessage,
+    TextContent,
+    TextResourceContents,
+)
 from pydantic import BaseModel
 
 server = MCPServer("served", instructions="Add whole numbers only.", log_level="CRITICAL")
@@ -104,6 +112,62 @@ class Sure(BaseModel):
 async def ask(ctx: Context) -> str:
     """Ask the user."""
     return str(await ctx.elicit("Sure?", Sure))
+
+
+class Berth(BaseModel):
+    port: str
+    nights: int
+
+
+async def which_berth() -> Elicit[Berth]:
+    return Elicit("Which berth?", Berth)
+
+
+async def summary(text: str) -> Sample:
+    said = SamplingMessage(role="user", content=TextContent(type="text", text=text))
+    return Sample([said], max_tokens=50, system_prompt="Sum up.", temperature=0.5)
+
+
+async def folders() -> ListRoots:
+    return ListRoots()
+
+
+@server.tool(structured_output=False)
+async def book(berth: Annotated[Berth, Resolve(which_berth)]) -> str:
+    """Book a berth, of which the person says which."""
+    return f"{berth.port} for {berth.nights} nights"
+
+
+@server.tool(structured_output=False)
+async def shorten(text: str, short: Annotated[CreateMessageResult, Resolve(summary)]) -> str:
+    """Have the client's model sum up a text."""
+    assert isinstance(short.content, TextContent)
+    return f"{text} is {short.content.text}, says {short.model}"
+
+
+@server.tool(structured_output=False)
+async def publish(
+    text: str,
+    short: Annotated[CreateMessageResult, Resolve(summary)],
+    berth: Annotated[Berth, Resolve(which_berth)],
+) -> str:
+    """Ask the client's model and the person."""
+    assert isinstance(short.content, TextContent)
+    return f"{short.content.text} in {berth.port}"
+
+
+@server.tool(structured_output=False)
+async def where(roots: Annotated[ListRootsResult, Resolve(folders)]) -> str:
+    """The roots of the client."""
+    return " ".join(str(each.uri) for each in roots.roots)
+
+
+@server.tool(structured_output=False)
+async def sail(ctx: Context) -> str:
+    """Report progress twice."""
+    await ctx.report_progress(1, 2, "left Brest")
+    await ctx.report_progress(2, 2)
+    return "arrived"
 
 
 @server.resource("docs://style")
