@@ -54,7 +54,13 @@ _BUILT_IN = "noetic_py"
 _KNOWN = {
     "openai": "noetic-openai",
     "openai-chat": "noetic-openai",
+    "azure": "noetic-openai",
+    "deepseek": "noetic-openai",
+    "lmstudio": "noetic-openai",
+    "ollama": "noetic-openai",
     "openrouter": "noetic-openai",
+    "vllm": "noetic-openai",
+    "xai": "noetic-openai",
     "anthropic": "noetic-anthropic",
     "local": "noetic-local",
 }

@@ -18,6 +18,7 @@ from noetic_openai.chat import chat_request
 from noetic_openai.chat_reading import ChatReading
 from noetic_openai.connection import new_client, tuned
 from noetic_openai.failures import Failures
+from noetic_openai.presets import PRESETS
 from noetic_openai.sse import EventReader
 from noetic_openai.wire import Server
 from noetic_py import Secret
@@ -226,8 +227,9 @@ def _key(base_url: str | None, server: Server, name: str) -> str:
 
 def key_source(name: str, server: Server) -> str:
     """Where the key of a model comes from, for error hints."""
-    if name.startswith("openrouter:"):
-        return "the environment variable OPENROUTER_API_KEY"
+    preset = PRESETS.get(name.partition(":")[0])
+    if preset is not None:
+        return f"the environment variable {preset.key_variable}"
     given = "api_key= of OpenAIModel"
     return f"{given}, or the environment variable OPENAI_API_KEY" if server.is_openai else given
 

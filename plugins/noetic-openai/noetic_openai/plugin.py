@@ -1,10 +1,11 @@
-"""Registers the providers `openai`, `openai-chat` and `openrouter`."""
+"""Registers the providers `openai`, `openai-chat`, and those of the presets."""
 
 from __future__ import annotations
 
-import os
+from functools import partial
 from typing import TYPE_CHECKING
 
+from noetic_openai.presets import PRESETS
 from noetic_py.plugins import hookimpl
 
 if TYPE_CHECKING:
@@ -13,15 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = ["register_models"]
 
-_OPENROUTER = "https://openrouter.ai/api/v1"
-
 
 @hookimpl
 def register_models(registry: ModelRegistry) -> None:
-    """Make `"openai:gpt-5-mini"`, `"openai-chat:..."` and `"openrouter:maker/model"` known."""
+    """Make `"openai:gpt-5-mini"`, `"openai-chat:..."`, `"ollama:qwen3"` and other servers' models known."""
     registry.provider("openai", _responses)
     registry.provider("openai-chat", _chat)
-    registry.provider("openrouter", _openrouter)
+    for prefix, preset in PRESETS.items():
+        registry.provider(prefix, partial(preset.model, prefix))
 
 
 def _responses(name: str) -> Model:
@@ -34,17 +34,3 @@ def _chat(name: str) -> Model:
     from noetic_openai.model import OpenAIModel
 
     return OpenAIModel(name, api="chat", name=f"openai-chat:{name}")
-
-
-def _openrouter(name: str) -> Model:
-    from noetic_openai.model import OpenAIModel
-    from noetic_py.errors import ConfigError
-
-    key = os.environ.get("OPENROUTER_API_KEY")
-    if not key:
-        raise ConfigError(
-            f"openrouter:{name} needs an API key",
-            code="model-key",
-            hint="set the environment variable OPENROUTER_API_KEY",
-        )
-    return OpenAIModel(name, api="chat", base_url=_OPENROUTER, api_key=key, name=f"openrouter:{name}")
