@@ -37,7 +37,7 @@ from noetic_py import (
     until,
 )
 from noetic_py.cli.display import PlainDisplay
-from noetic_py.cli.formatting import amount, money, plural, printable
+from noetic_py.cli.formatting import amount, money, plural, printable, program
 from noetic_py.cli.inputs import Special, input_type
 from noetic_py.cli.output_capture import captured_output
 from noetic_py.cli.progress import MAX_NODES, ProgressState
@@ -1221,3 +1221,30 @@ def test_the_guide(tmp_path: Path, block: str) -> None:
 def test_the_guide_shows_commands() -> None:
     assert len(BLOCKS) >= 10
     assert [name for name, _ in FILES] == ["tides.py"]
+
+
+@pytest.mark.parametrize(
+    ("started", "uv", "found", "shown"),
+    [
+        ("noetic", False, False, "noetic"),
+        ("/usr/bin/noetic", False, True, "noetic"),
+        ("/usr/bin/noetic", False, False, "/usr/bin/noetic"),
+        ("{here}/.venv/bin/noetic", True, True, ".venv/bin/noetic"),
+        ("{here}/.venv/bin/noetic", False, False, ".venv/bin/noetic"),
+        ("{here}/noetic_py/cli/__main__.py", True, False, "noetic"),
+    ],
+)
+def test_printed_commands_are_those_that_the_readers_shell_finds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, started: str, uv: bool, found: bool, shown: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [started.format(here=tmp_path), "run"])
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    if found:
+        (folder / "noetic").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("UV", raising=False)
+    if uv:
+        monkeypatch.setenv("UV", "/usr/bin/uv")
+    assert program() == shown

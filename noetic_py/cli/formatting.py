@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import shutil
+import sys
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, TypeGuard
 
 import attrs
@@ -18,6 +23,20 @@ _STEERING = re.compile(
     "\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
 _COLOURED = re.compile(r"(\x1b\[[0-9;:]*m|\r)")
+
+
+def program() -> str:
+    """How the reader's shell starts this command again: `noetic`, or its path where the shell does not find that.
+
+    `uv run` adds the environment's folder to the path of this process and not to the shell's.
+    """
+    started = Path(sys.argv[0])
+    if started.stem != "noetic" or len(started.parts) == 1:
+        return "noetic"
+    if "UV" not in os.environ and shutil.which("noetic") is not None:
+        return "noetic"
+    here = Path.cwd()
+    return shlex.quote(str(started.relative_to(here) if started.is_relative_to(here) else started))
 
 
 def plural(count: int, word: str) -> str:

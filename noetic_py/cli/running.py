@@ -14,6 +14,7 @@ from attrs import frozen
 
 from noetic_py.cli.database import LAST, Place, chosen, flag, opened
 from noetic_py.cli.display import Display, make_display
+from noetic_py.cli.formatting import program
 from noetic_py.cli.inputs import read_input
 from noetic_py.cli.loading import FlowFile, load_flow, make_harness, takes_checkpoints
 from noetic_py.cli.output_capture import OutputCapture, captured_output
@@ -205,11 +206,11 @@ def _report(job: FlowJob, view: ViewOptions, outcome: RunOutcome) -> int:
     if result.pending:
         say("\n".join(pending_lines(result.pending)))
     if outcome.db is not None and result.pending:
-        say(f"to answer: noetic answer {result.run_id}{flag(outcome.db)}")
+        say(f"to answer: {program()} answer {result.run_id}{flag(outcome.db)}")
     if outcome.db is not None and result.status in _RESUMABLE:
-        say(f"to resume it: noetic resume {result.run_id}{flag(outcome.db)}")
+        say(f"to resume it: {program()} resume {result.run_id}{flag(outcome.db)}")
     elif outcome.db is not None and sys.stderr.isatty():
-        say(f"to look further: noetic show {result.run_id}{flag(outcome.db)}")
+        say(f"to look further: {program()} show {result.run_id}{flag(outcome.db)}")
     return outcome.code
 
 
