@@ -1,0 +1,19 @@
+"""Models of pydantic-ai for noetic_py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from noetic_pydantic_ai.model import PydanticAIModel
+
+__all__ = ["PydanticAIModel"]
+
+
+def __getattr__(name: str) -> Any:
+    # The plugin's registration imports this package, and must not pay for what it may never use.
+    if name != "PydanticAIModel":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from noetic_pydantic_ai.model import PydanticAIModel
+
+    return PydanticAIModel
