@@ -15,6 +15,7 @@ PACKAGES = [
     "noetic_mcp",
     "noetic_openai",
     "noetic_postgres",
+    "noetic_pydantic_ai",
     "noetic_redis",
     "noetic_signing",
 ]

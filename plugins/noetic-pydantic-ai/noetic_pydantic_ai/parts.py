@@ -11,6 +11,7 @@ from pydantic_ai.messages import ModelResponsePart, TextPart, ThinkingPart, Tool
 from pydantic_core import to_jsonable_python
 
 from noetic_py.core.items import FunctionCall, Item, Message, Opaque, OutputText, Reasoning
+from noetic_py.core.values import is_mapping
 
 __all__ = ["arguments_of", "item_of", "part_of"]
 
@@ -50,9 +51,10 @@ def item_of(part: Any, id: str) -> Item | None:
     return Opaque(raw=json.dumps(data, ensure_ascii=False).encode())
 
 
-def arguments_of(part: ToolCallPart) -> str:
+def arguments_of(part: Any) -> str:
     """The arguments of a call as JSON text, exactly as the provider has sent them where that was text."""
-    return part.args if isinstance(part.args, str) else part.args_as_json_str() if part.args else ""
+    arguments: object = part.args
+    return arguments if isinstance(arguments, str) else str(part.args_as_json_str()) if arguments else ""
 
 
 def part_of(item: Item) -> Any:
@@ -62,7 +64,7 @@ def part_of(item: Item) -> Any:
         item: An item of an answer: a message of the assistant, a call, reasoning or an opaque item.
     """
     found: Any = (item.extra or {}).get(KEY)
-    details: Mapping[str, Any] = found if isinstance(found, dict) else {}
+    details: Mapping[str, Any] = found if is_mapping(found) else {}
     match item:
         case Message():
             return _ANY.validate_python({"part_kind": "text", "content": item.text, **_without(details, "signature")})

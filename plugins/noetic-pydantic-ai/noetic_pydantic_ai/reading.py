@@ -31,10 +31,9 @@ __all__ = ["PartReading"]
 _REASONS: Final[Mapping[str | None, StopReason]] = {
     "stop": "stop",
     "length": "length",
-    "content_filter": "refusal",
+    "content_filter": "content_filter",
     "tool_call": "tool_calls",
 }
-_DECLINED: Final = "the provider withheld the answer"
 
 
 @define
@@ -45,6 +44,7 @@ class PartReading(AnswerReading):
     _ids: dict[int, str] = field(factory=dict[int, str], init=False)
     _calls: dict[int, tuple[str, str]] = field(factory=dict[int, tuple[str, str]], init=False)
     _items: list[Item] = field(factory=list[Item], init=False)
+    _declined: bool = field(default=False, init=False)
 
     def feed(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
         """The events of one event of pydantic-ai; those that it does not know mean nothing."""
@@ -63,10 +63,10 @@ class PartReading(AnswerReading):
             item = item_of(part, self._id(index))
             if item is not None:
                 self._items.append(item)
-        if found.finish_reason == "content_filter":
-            words = (found.provider_details or {}).get("refusal")
-            refusal = Refusal(refusal=words if isinstance(words, str) and words else _DECLINED)
-            self._items.append(Message(role="assistant", content=[refusal], id=self.new_id()))
+        words = (found.provider_details or {}).get("refusal")
+        if isinstance(words, str) and words:
+            self._declined = True
+            self._items.append(Message(role="assistant", content=[Refusal(refusal=words)], id=self.new_id()))
         self.complete = True
         for item in self._items:
             yield ItemDone(item)
@@ -74,12 +74,15 @@ class PartReading(AnswerReading):
     def response(self) -> ModelResponse:
         """The whole answer."""
         found = self.streamed.get()
-        called = any(item.type == "function_call" for item in self._items)
-        reason = _REASONS.get(found.finish_reason, "other")
+        reason: StopReason = _REASONS.get(found.finish_reason, "other")
+        if self._declined:
+            reason = "refusal"
+        elif reason in ("stop", "other") and any(item.type == "function_call" for item in self._items):
+            reason = "tool_calls"
         return ModelResponse(
             items=tuple(self._items),
             usage=_tokens(found.usage),
-            stop_reason="tool_calls" if called and reason in ("stop", "other") else reason,
+            stop_reason=reason,
             model=found.model_name,
             response_id=found.provider_response_id,
         )
@@ -89,17 +92,20 @@ class PartReading(AnswerReading):
 
     def _started(self, index: int, part: Any) -> Iterator[ModelEvent]:
         self.unheard += BEGUN
-        if isinstance(part, ToolCallPart):
-            self._calls[index] = (part.tool_call_id, part.tool_name)
-            arguments = arguments_of(part)
-            if arguments:
-                yield SaidCall(part.tool_call_id, part.tool_name, arguments)
-        elif isinstance(part, TextPart) and part.content:
-            yield SaidText(part.content, self._id(index))
-        elif isinstance(part, ThinkingPart) and part.content:
-            yield ReasoningPart(part.content)
-        elif not isinstance(part, TextPart | ThinkingPart):
-            self.unheard += len(repr(part))
+        match part:
+            case ToolCallPart(tool_call_id=call_id, tool_name=name):
+                self._calls[index] = (call_id, name)
+                arguments = arguments_of(part)
+                if arguments:
+                    yield SaidCall(call_id, name, arguments)
+            case TextPart(content=text):
+                if text:
+                    yield SaidText(text, self._id(index))
+            case ThinkingPart(content=text):
+                if text:
+                    yield ReasoningPart(text)
+            case _:
+                self.unheard += len(repr(part))
 
     def _changed(self, index: int, delta: Any) -> Iterator[ModelEvent]:
         if isinstance(delta, TextPartDelta) and delta.content_delta:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from pydantic_ai.messages import (
     BinaryContent,
@@ -38,6 +38,7 @@ from noetic_pydantic_ai.parts import part_of
 
 __all__ = ["request_of"]
 
+_Turn: TypeAlias = tuple[type[Said | ModelResponse], list[Any]]
 _SAME: Final = ("temperature", "top_p", "seed", "parallel_tool_calls")
 
 
@@ -58,7 +59,7 @@ def request_of(
 
 
 def _settings(request: ModelRequest) -> ModelSettings:
-    given: Mapping[str, Any] = request.settings
+    given: Any = request.settings
     # The framework repeats, so that the budget and the journal see each attempt.
     found: dict[str, Any] = {"max_retries": 0}
     found |= {key: given[key] for key in _SAME if key in given}
@@ -73,8 +74,9 @@ def _settings(request: ModelRequest) -> ModelSettings:
         found["tool_choice"] = choice if choice in ("auto", "required", "none") else [choice]
     # Settings of pydantic-ai's own, such as `bedrock_guardrail_config`.
     found |= revealed(given.get("extra", {}))
-    made: Any = found
-    return ModelSettings(**made)
+    whole: Any = found
+    made: ModelSettings = whole
+    return made
 
 
 def _parameters(request: ModelRequest, model: Model) -> ModelRequestParameters:
@@ -101,43 +103,42 @@ def _tool(tool: Mapping[str, Any]) -> ToolDefinition:
 def _messages(request: ModelRequest, name: str) -> list[ModelMessage]:
     calls = {item.call_id: item.name for item in request.items if isinstance(item, FunctionCall)}
     outputs = {item.call_id: item for item in request.items if isinstance(item, FunctionCallOutput)}
-    found: list[ModelMessage] = []
+    turns: list[_Turn] = []
     if request.instructions:
-        _add(found, Said, [SystemPromptPart(request.instructions)])
+        _add(turns, Said, SystemPromptPart(request.instructions))
     waiting: list[str] = []
     for item in request.items:
         if isinstance(item, FunctionCallOutput):
-            waiting = _answered(found, waiting, outputs, calls, name)
+            waiting = _answered(turns, waiting, outputs, calls, name)
             continue
         answers = isinstance(item, Reasoning | Opaque | FunctionCall) or (
             isinstance(item, Message) and item.role == "assistant"
         )
         if answers:
             # Of one answer all calls stand together, and their outputs behind them.
-            if not found or not isinstance(found[-1], ModelResponse):
-                waiting = _answered(found, waiting, outputs, calls, name)
+            if not turns or turns[-1][0] is not ModelResponse:
+                waiting = _answered(turns, waiting, outputs, calls, name)
             part = part_of(item)
-            _add(found, ModelResponse, [] if part is None else [part])
+            if part is not None:
+                _add(turns, ModelResponse, part)
             waiting += [item.call_id] if isinstance(item, FunctionCall) else []
         elif isinstance(item, Message):
-            waiting = _answered(found, waiting, outputs, calls, name)
-            _add(found, Said, _of_person(item, name))
-    _answered(found, waiting, outputs, calls, name)
-    return found
+            waiting = _answered(turns, waiting, outputs, calls, name)
+            _add(turns, Said, _of_person(item, name))
+    _answered(turns, waiting, outputs, calls, name)
+    return [kind(parts=parts) for kind, parts in turns]
 
 
-def _add(found: list[ModelMessage], kind: type[Said | ModelResponse], parts: Sequence[Any]) -> None:
+def _add(turns: list[_Turn], kind: type[Said | ModelResponse], *parts: Any) -> None:
     """Put parts into the last message, or into a new one of the kind."""
-    if not parts:
-        return
-    if found and isinstance(found[-1], kind):
-        found[-1].parts = [*found[-1].parts, *parts]
+    if turns and turns[-1][0] is kind:
+        turns[-1][1].extend(parts)
     else:
-        found.append(kind(parts=list(parts)))
+        turns.append((kind, list(parts)))
 
 
 def _answered(
-    found: list[ModelMessage],
+    turns: list[_Turn],
     waiting: Iterable[str],
     outputs: Mapping[str, FunctionCallOutput],
     calls: Mapping[str, str],
@@ -147,15 +148,14 @@ def _answered(
     for call_id in waiting:
         if call_id in outputs:
             content = _content(outputs[call_id].output, name)
-            _add(found, Said, [ToolReturnPart(tool_name=calls[call_id], content=content, tool_call_id=call_id)])
+            _add(turns, Said, ToolReturnPart(tool_name=calls[call_id], content=content, tool_call_id=call_id))
     return []
 
 
-def _of_person(item: Message, name: str) -> Iterator[Any]:
+def _of_person(item: Message, name: str) -> SystemPromptPart | UserPromptPart:
     if item.role in ("system", "developer"):
-        yield SystemPromptPart(item.text)
-    else:
-        yield UserPromptPart(_content(item.content, name))
+        return SystemPromptPart(item.text)
+    return UserPromptPart(_content(item.content, name))
 
 
 def _content(content: str | Sequence[ContentPart], name: str) -> Any:

@@ -51,7 +51,7 @@ def _pieces(script: ProviderAnswer) -> list[Piece]:
         usage: dict[str, Any] = {"prompt_tokens": used.input, "completion_tokens": used.output}
         usage["total_tokens"] = used.input + used.output
         usage["prompt_tokens_details"] = {"cached_tokens": used.cached_input}
-        last = {
+        last: dict[str, Any] = {
             "id": "r1",
             "object": "chat.completion.chunk",
             "created": 1,
