@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, overload
 
 from attrs import define, frozen
 
@@ -63,14 +63,6 @@ class Counted:
     total: int
 
 
-class ForkedView(Protocol):
-    """Projects a conversation for the model; each path has its own."""
-
-    def fork(self) -> Self:
-        """The same for a path, which changes it for itself."""
-        ...
-
-
 class ContextScope:
     """Where a body's items and state live: one for an execution, one for each parallel path.
 
@@ -96,11 +88,11 @@ class ContextScope:
         # In a durable run: the state's fields as they were stored last, once it was looked at.
         self.known: dict[str, Known] | None = None
         # The states of layers, and those that a child has begun with; what of them is stored, in a durable run; and
-        # how the model sees all of it.
+        # how the model sees all of it: a value that is replaced, and never changed in place.
         self.layer_states: LayerStates = layer_states
         self.began: LayerStates = layer_states
         self.stored: StoredLayerStates | None = None
-        self.view: ForkedView | None = None
+        self.view: object = None
 
     @property
     def state(self) -> Any:
@@ -123,8 +115,7 @@ class ContextScope:
         if origin is not None:
             log.origin = (origin[0], branch)
         scope = ContextScope(log, None, branch, source=self, layer_states=self.layer_states)
-        if self.view is not None:
-            scope.view = self.view.fork()
+        scope.view = self.view
         return scope
 
 

@@ -70,18 +70,17 @@ class ViewBlock:
     note: str | None = None
 
 
-@frozen(eq=False)
-class View:
-    """The view of a model in one call.
+@frozen(eq=False, kw_only=True)
+class ViewAccount:
+    """The account of a view: what it is made of, and what of it a provider has in its cache.
 
     Attributes:
-        items: The conversation with what the layers recalled: `items` of the request.
-        instructions: The system instructions, `None` for none.
         usage: How the tokens are spread; its figures of layers may be the layers' own.
         tokens: What the whole request takes by the counter, so that it is counted once.
         stable: How many items at the start will be the same bytes in the next request of this epoch.
         repeated: Tokens at the start that are the same as in the request before, instructions and tools included: what
-            a provider can serve from its cache.
+            a provider can serve from its cache. The request before is the last one that the model has answered, of
+            whatever run of the conversation.
         epoch: Which epoch it belongs to, from 1.
         reason: Why that epoch began.
         moved: Who moved the start against the view before: a layer, `"model"`, `"instructions"`, `"tools"` or
@@ -89,8 +88,6 @@ class View:
         blocks: The parts, in their order.
     """
 
-    items: Sequence[Item]
-    instructions: str | None
     usage: LayerUsage
     tokens: int
     stable: int
@@ -103,14 +100,28 @@ class View:
     def explain(self) -> str:
         """The account as a table for a person."""
         moved = "" if self.moved is None else f"; {self.moved} moved the start"
+        items = sum(block.items for block in self.blocks)
         head = (
-            f"{self.tokens} tokens in {len(self.items)} items, {self.repeated} as in the request before{moved}; "
+            f"{self.tokens} tokens in {items} items, {self.repeated} as in the request before{moved}; "
             f"epoch {self.epoch}: {self.reason}"
         )
         rows = [_HEADINGS, *map(_row, self.blocks)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS) - 1)]
         lines = [head, *(_line(row, widths) for row in rows)]
         return "\n".join(lines)
+
+
+@frozen(eq=False, kw_only=True)
+class View(ViewAccount):
+    """The view of a model in one call.
+
+    Attributes:
+        items: The conversation with what the layers recalled: `items` of the request.
+        instructions: The system instructions, `None` for none.
+    """
+
+    items: Sequence[Item]
+    instructions: str | None
 
 
 _HEADINGS: Final = ("part", "layer", "tokens", "items", "why")

@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from types import CodeType, CoroutineType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 from anyio import CancelScope, current_effective_deadline
@@ -24,6 +24,7 @@ from noetic_py.errors import ConfigError
 from noetic_py.journal.layer_states import StoredLayerStates
 from noetic_py.journal.records import Decision, Segment, StepFinished
 from noetic_py.journal.values import known_fields
+from noetic_py.journal.view_changes import ViewChange
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
     from noetic_py.engine.state import Execution
     from noetic_py.steps.flow import Mode
     from noetic_py.steps.handoff import HistoryFilter
+
+
+UNSEEN: Final = object()
+"""In place of a view: no model was asked in the step and in those around it."""
 
 
 class Waiting(BaseException):
@@ -149,6 +154,9 @@ class Frame(Context[Any, Any]):
     saved: object = None
     base_layer_states: LayerStates = NO_LAYER_STATES
     saved_layer_states: LayerStates = NO_LAYER_STATES
+    # How the model saw the conversation before the step; and how a model call has changed that, in a durable run.
+    base_view: object = UNSEEN
+    view_change: ViewChange | None = None
     # The layers as the step has them, once it has asked; and what it was given of their states, by scope and layer.
     bundle: object = None
     busy: str | None = None
@@ -276,6 +284,8 @@ class Frame(Context[Any, Any]):
         self.log.rollback(self.start)
         self.mark = self.written = self.start
         self.segments = self.shown = None
+        if self.base_view is not UNSEEN:
+            self.scope.view = self.base_view
         if self.has_base:
             restore_state(self.scope.state, self.base)
             self.scope.layer_states = self.base_layer_states
@@ -314,6 +324,15 @@ class Frame(Context[Any, Any]):
         if not self.touched:
             self.x.touch(self)
         self.scope.layer_states = layer_states
+
+    def put_view(self, view: object) -> None:
+        """Put how the model sees the conversation in place of what that was; a step that does not end undoes it."""
+        scope = self.scope
+        node: Frame | None = self
+        while node is not None and node.scope is scope and node.base_view is UNSEEN:
+            node.base_view = scope.view
+            node = node.up
+        scope.view = view
 
 
 def acting(frame: Frame) -> Frame:

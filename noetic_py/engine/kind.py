@@ -147,6 +147,8 @@ class BodySegment:
     memory: LayerDeltas = ()
     # Where in the journal it is; -1 for what is not a record's own.
     position: int = -1
+    # The model call whose view is the newest with it.
+    view: Path | None = None
 
 
 @define(eq=False)

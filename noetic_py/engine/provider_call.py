@@ -17,9 +17,9 @@ from noetic_py.context.read import ContextScope, Counted
 from noetic_py.core.budget import NO_USAGE, NOTHING_USED, Reservation, TokenUsage, Usage, problem_of
 from noetic_py.core.diagnostics import Where, log
 from noetic_py.core.events import ModelFailed, ModelFinished, ModelStarted
-from noetic_py.core.items import Item
+from noetic_py.core.items import FunctionCall, FunctionCallOutput, InputText, Item, Message, OutputText
 from noetic_py.core.runtime import Runtime
-from noetic_py.core.tokens import TiktokenCounter, TokenCounter, counter_for, counter_of_encoding
+from noetic_py.core.tokens import TiktokenCounter, TokenCount, TokenCounter, counter_for, counter_of_encoding
 from noetic_py.engine.frame import Frame, in_time
 from noetic_py.errors import ModelError, ModelStreamError, UnknownPrice, UsageInvalid
 from noetic_py.journal.records import CallStarted
@@ -183,7 +183,7 @@ async def ready_counter_of(model: Model) -> TokenCounter:
 
 
 _NO_SPAN = nullcontext()
-_TOKEN_LIMITS = ("tokens", "input_tokens", "output_tokens", "cached_input_tokens", "cost")
+TOKEN_LIMITS = ("tokens", "input_tokens", "output_tokens", "cached_input_tokens", "cost")
 
 
 @frozen(eq=False)
@@ -345,7 +345,7 @@ class ProviderCall:
         frame, request, price = self._frame, self._request, self._price
         lease = frame.lease
         most = request.settings.get("max_output_tokens")
-        if lease.free or not lease.limited(*_TOKEN_LIMITS):
+        if lease.free or not lease.limited(*TOKEN_LIMITS):
             return await lease.reserve(max_output=most)
         cost_of = None
         if lease.limited("cost"):
@@ -436,7 +436,7 @@ class ProviderCall:
 
     def _answered(self, response: ModelResponse) -> Usage:
         tokens = response.usage
-        if tokens is None and self._frame.lease.limited(*_TOKEN_LIMITS):
+        if tokens is None and self._frame.lease.limited(*TOKEN_LIMITS):
             # A provider that reports nothing must not be free under a token budget.
             counter = counter_of(self._model)
             tokens = TokenUsage(self._read, sum(counter.count_item(item).value for item in response.items))
@@ -570,6 +570,37 @@ def _counted(scope: ContextScope, counter: TokenCounter, items: Sequence[Item]) 
     if items:
         scope.counted = Counted(counter, len(items), items[-1], total)
     return total
+
+
+class _Bytes:
+    """Counts more tokens than any tokenizer does, and needs none: no token is shorter than a byte."""
+
+    def count_text(self, text: str, /) -> TokenCount:
+        return TokenCount(len(text) if text.isascii() else 4 * len(text), "estimated")
+
+    def count_item(self, item: Item, /) -> TokenCount:
+        texts: Sequence[str] = ()
+        match item:
+            case Message() if all(isinstance(part, InputText | OutputText) for part in item.content):
+                texts = (item.text,)
+            case FunctionCall():
+                texts = (item.name, item.arguments)
+            case FunctionCallOutput() if isinstance(item.output, str):
+                texts = (item.output,)
+            case _:
+                return TokenCount(_UNKNOWN, "estimated")
+        return TokenCount(_FRAME + sum(self.count_text(text).value for text in texts), "estimated")
+
+
+_BYTES = _Bytes()
+_FRAME = 16
+"""More than what stands around an item takes."""
+_UNKNOWN = 1 << 40
+
+
+def at_most(scope: ContextScope, spec: ModelSpec, request: ModelRequest, limit: int) -> bool:
+    """Whether a request has certainly no more tokens than these, found without a tokenizer."""
+    return _around(spec, _BYTES, request) + _counted(scope, _BYTES, request.items) <= limit
 
 
 def _around(spec: ModelSpec, counter: TokenCounter, request: ModelRequest) -> int:

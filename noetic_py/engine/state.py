@@ -35,6 +35,7 @@ from noetic_py.engine.frame import Frame, acting, frame_around, frame_of, unfini
 from noetic_py.errors import BudgetExceeded, ConfigError, LimitExceeded, NoeticError, WrongThread
 from noetic_py.journal.layer_states import StoredLayerStates
 from noetic_py.journal.values import known_fields
+from noetic_py.journal.view_changes import NO_VIEWS, ViewState
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
@@ -201,9 +202,12 @@ class Run:
         "opening", "progress", "recorded_usage", "recovered_work", "request_id", "resources", "root", "run_id",
         "running_since", "runtime", "sent", "services", "session", "stopped", "stopping", "store", "stored_messages",
         "thread_id", "timed", "trace", "tracer", "turns", "unacknowledged", "unpriced", "user_id", "verbose", "verdict",
-        "view", "waits",
+        "view", "views", "waits",
     )  # fmt: skip
 
+    # What a model was shown last; and as stored, by the model calls of an earlier process, under `None` at the start.
+    view: View | None
+    views: Mapping[tuple[str, ...] | None, ViewState]
     # Where in the conversation that it begins with a message stands that no run has answered.
     asked: int | None
     # Where its layers of scope thread keep what is theirs.
@@ -262,7 +266,7 @@ class Run:
         # When the stretch of its code that runs now has begun, and what has been warned of once; see `body`.
         self.running_since, self.noticed = 0.0, set[str]()
         self.unpriced = self._over = self.waits = self.timed = False
-        self.view: View | None = None
+        self.view, self.views = None, NO_VIEWS
         # The loop that ended last, and why.
         self.verdict: tuple[tuple[str, ...], str | None, LoopStop] | None = None
         self.root: Execution | None = None

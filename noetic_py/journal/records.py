@@ -50,6 +50,7 @@ from noetic_py.journal.fields import (
     write_fields,
 )
 from noetic_py.journal.stored import Record
+from noetic_py.journal.view_changes import VIEW, ViewChange
 
 _KIND = StoredKey("k")
 _USAGE, _COST, _CONTROL, _TOOL = (
@@ -119,6 +120,7 @@ class Opening:
         trace: The place in a distributed trace that it belongs below, when it is traced.
         origins: Where `items` came from; empty when not known.
         memory: Where its layers of scope thread keep what is theirs, when that is not its thread's memory.
+        view: How a model was shown the conversation last, unless `base` has it.
         asked: Where in that conversation a message of the user's stands that no run has answered.
     """
 
@@ -138,6 +140,7 @@ class Opening:
     origins: Annotated[Sequence[tuple[int, Origin | None]], StoredKey("o"), values.ORIGINS] = ()
     asked: Annotated[int | None, StoredKey("asked"), values.COUNT] = None
     memory: Annotated[ContextMemory | None, StoredKey("memory"), values.MEMORY] = None
+    view: Annotated[Mapping[str, Any], StoredKey("shown"), values.OBJECT] = field(factory=dict[str, Any])
 
 
 @define(eq=False)
@@ -221,6 +224,7 @@ class StepFinished:
         loop_stops: The loops that were asked to end, here or below, and with which values, and the step that is to hand
             over, and to whom; in a durable run.
         cut: Those of these loops that were to end in the middle of the round; in a durable run.
+        view: How what the model was shown differs from what it was shown before; in a durable run.
     """
 
     path: values.Path
@@ -242,6 +246,7 @@ class StepFinished:
     tool_error: Annotated[str | None, StoredKey("te"), _TEXT_OR_NULL] = None
     loop_stops: Annotated[tuple[tuple[values.Path, object], ...], StoredKey("l"), values.LOOP_STOPS] = ()
     cut: Annotated[tuple[values.Path, ...], StoredKey("cut"), values.PATHS] = ()
+    view: Annotated[ViewChange | None, StoredKey("v"), VIEW] = None
     output: Annotated[
         object,
         *(StoredKey("o", absent=values.Stored(None)), values.VALUE, When(_has_own_output)),

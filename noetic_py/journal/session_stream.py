@@ -21,6 +21,7 @@ from noetic_py.errors import CodecError, LogError
 from noetic_py.journal import values
 from noetic_py.journal.fields import refuse_transformed, summary_fields
 from noetic_py.journal.stored import Record, RunEntry
+from noetic_py.journal.view_changes import ViewChange, ViewState, clipped
 
 _STARTED, _ENDED, _EDITED, _LOADED = "TurnStarted", "TurnEnded", "SessionEdited", "SessionLoaded"
 _MAX_BYTES = 64 * 1024 * 1024
@@ -88,6 +89,8 @@ class StoredConversation:
         status: How the last turn stood that has ended.
         settled: How many items there were when a turn had completed last, or they were edited by hand.
         noted: Whether the stream says whose session it is.
+        view: How a model was shown the conversation last.
+        shown: What a process keeps beside it for as long as `view` is the same.
     """
 
     position: int = 0
@@ -102,6 +105,8 @@ class StoredConversation:
     status: RunStatus | None = None
     settled: int = 0
     noted: bool = False
+    view: ViewState = field(factory=dict[str, Any])
+    shown: Any = None
 
     def advance(self, records: Iterable[Record], codec: Codec) -> None:
         """Take in records that follow, all or none.
@@ -125,8 +130,9 @@ class StoredConversation:
     def _restore(self, before: StoredConversation, length: int) -> None:
         before.log.rollback(length)
         self.position, self.log, self.states, self.open = before.position, before.log, before.states, before.open
-        self.delivered, self.unfinished, self.taken, self.shut, self.turns, self.status, self.settled = (
+        self.delivered, self.unfinished, self.taken, self.shut, self.turns, self.status, self.settled, self.view = (
             before.delivered, before.unfinished, before.taken, before.shut, before.turns, before.status, before.settled,
+            before.view,
         )  # fmt: skip
 
     def _take(self, record: Record, codec: Codec) -> None:
@@ -151,20 +157,24 @@ class StoredConversation:
                 # Forked, so that what was there before can be put back.
                 self.log = self.log.fork()
                 self.log.rollback(self.log.size - fields["back"])
+                self.view = clipped(self.view, self.log.frozen())
             # Earlier versions have not said which branch it was.
             origin = run_id, fields.get("b", "")
             self.log.put(items, [(len(items) - fields.get("said", 0), origin)])
             if not fields.get("void"):
                 self.settled = self.log.size if self.status == "completed" else min(self.settled, self.log.size)
             self.states = {**self.states, **_states(self.states, fields.get("s") or {})}
+            if "view" in fields:
+                self.view = ViewChange(None, fields["view"]["put"], fields["view"]["gone"]).applied(self.view)
         elif record.kind == _EDITED:
             log = ItemLog()
             log.put(values.read_items(fields.get("i"), codec), values.read_origins(fields.get("o")))
+            self.view = clipped(self.view, log[: _alike(self.log, log)])
             self.log, self.settled = log, log.size
             kept = fields.get("kept")
             self.states = self.states if kept is None else {name: self.states[name] for name in kept}
         elif record.kind == _LOADED:
-            self.log = ItemLog()
+            self.log, self.view = ItemLog(), {}
             self.log.put(values.read_items(fields.get("i"), codec), values.read_origins(fields.get("o")))
             self.settled = self.log.size
             self.states = _states({}, fields.get("s") or {})
@@ -184,6 +194,12 @@ class StoredConversation:
         if status == "suspended" or (status != "completed" and (delivered or before is not None)):
             written = 0 if before is None or "back" in fields else before[0]
             self.unfinished[run] = (written + own, self.position + 1, status)
+
+
+def _alike(one: ItemLog, other: ItemLog) -> int:
+    """How many items at the start two conversations have in common."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (ours, theirs) in pairs if ours != theirs), min(one.size, other.size))
 
 
 def _states(before: Mapping[str, StoredState], given: Mapping[str, Any]) -> dict[str, StoredState]:
@@ -259,6 +275,7 @@ def ended(
     cut: int | None = None,
     back: int = 0,
     took: Sequence[str] = (),
+    view: ViewChange | None = None,
 ) -> Record:
     """A turn has ended, and this is what it adds.
 
@@ -273,6 +290,7 @@ def ended(
         cut: When a shutdown has interrupted it, how many of the items before those are of an answer that was cut off.
         back: How many of the session's last items it takes back, because it has gone on and all of its own follow.
         took: What the messages were delivered as that it has taken in between its rounds.
+        view: How what a model is shown of the conversation has changed.
 
     Raises:
         CodecError: An item cannot be stored.
@@ -294,6 +312,8 @@ def ended(
         fields["cut"] = cut
     if states:
         fields["s"] = states
+    if view is not None:
+        fields["view"] = {"put": view.put, "gone": [*view.gone]}
     return Record(_ENDED, (), dump(fields))
 
 

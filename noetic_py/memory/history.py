@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message, Opaque, Reasoning
 from noetic_py.core.tokens import TokenCounter
 from noetic_py.core.values import is_dict
-from noetic_py.memory.blocks import LayerBlock, as_items
+from noetic_py.memory.blocks import LayerBlock, as_items, made_id
 from noetic_py.memory.parts import Part, part_of
 
 MADE_BY_LAYERS = "history"
@@ -83,6 +83,70 @@ def paired(items: Sequence[Item]) -> Sequence[Item]:
     return kept
 
 
+@frozen
+class HistoryListing:
+    """How the layers made a list of a conversation: what they showed of it, and what they put in between.
+
+    Attributes:
+        entries: The beginning: stretches of the conversation from one place to another, and items that are not of it.
+        start: From where on the conversation follows, up to its end.
+    """
+
+    entries: tuple[tuple[int, int] | Item, ...]
+    start: int
+
+    def items(self, history: Sequence[Item]) -> list[Item]:
+        """The list."""
+        made: list[Item] = []
+        for entry in self.entries:
+            made += history[entry[0] : entry[1]] if isinstance(entry, tuple) else [entry]
+        return [*made, *history[self.start :]]
+
+
+def listing_of(items: Sequence[Item], history: Sequence[Item], before: HistoryListing | None) -> HistoryListing:
+    """How a list was made of a conversation.
+
+    Args:
+        items: The list.
+        history: The conversation.
+        before: How an earlier list was made: mostly, this one goes on where that one ended.
+    """
+    start = len(history) - len(items)
+    for likely in (before, HistoryListing((), start) if start >= 0 else None):
+        if likely is not None and likely.items(history) == items:
+            return likely
+    return _listing(items, history)
+
+
+def _listing(items: Sequence[Item], history: Sequence[Item]) -> HistoryListing:
+    """The same, read from the end, which the two have in common."""
+    entries: list[tuple[int, int] | Item] = []
+    place = end = len(history)
+    start: int | None = None
+    for item in reversed(items):
+        if place and history[place - 1] is item:
+            place -= 1
+            continue
+        if start is None:
+            start = place
+        elif place < end:
+            entries.append((place, end))
+        found = next((at for at in range(place) if history[at] is item), None)
+        if found is not None:
+            place, end = found, found + 1
+            continue
+        entries.append(item)
+        # One that stands in the place of another has its id.
+        place -= bool(place and history[place - 1].id == item.id)
+        end = place
+    if start is None:
+        return HistoryListing((), place)
+    if place < end:
+        entries.append((place, end))
+    entries.reverse()
+    return HistoryListing(tuple(entries), start)
+
+
 def _of_an_answer(item: Item) -> bool:
     if isinstance(item, Message):
         return item.role == "assistant"
@@ -118,25 +182,39 @@ class Pin:
 
 
 @frozen
-class _Habit:
-    """How a layer's content has behaved; `changes` has a bit for each of the last four assemblies."""
+class Habit:
+    """How a layer's content has behaved.
 
-    items: tuple[Item, ...]
+    Attributes:
+        mark: Stands for what was recalled last; the ids of items are made from their content.
+        changes: A bit for each of the last four assemblies.
+        fluid: Whether two of four in a row differed.
+        volatile: Whether a recall has changed the layer's own state.
+        restless: Whether the content has changed in this epoch.
+    """
+
+    mark: str
     changes: int = 0
     fluid: bool = False
     volatile: bool = False
     restless: bool = False
 
-    def after(self, block: LayerBlock) -> _Habit:
-        changed = block.items != self.items
+    def after(self, block: LayerBlock) -> Habit:
+        """The same, one assembly later."""
+        mark = _mark(block)
+        changed = mark != self.mark
         changes = (self.changes << 1 | changed) & 0b1111
-        return _Habit(
-            block.items,
+        return Habit(
+            mark,
             changes,
             self.fluid or changes.bit_count() >= 2,
             self.volatile or block.volatile,
             self.restless or changed,
         )
+
+
+def _mark(block: LayerBlock) -> str:
+    return made_id(*[item.id for item in block.items])
 
 
 class Anchors:
@@ -146,24 +224,25 @@ class Anchors:
         number: Which epoch this is, from 1; 0 before the first assembly.
         reason: Why it began.
         assemblies: How many requests were assembled in it.
+        due: Why it ends with the next request, `None` while it goes on.
+        habits: How each layer's content has behaved.
     """
 
-    __slots__ = ("_due", "_habits", "_pins", "assemblies", "number", "reason")
+    __slots__ = ("_pins", "assemblies", "due", "habits", "number", "reason")
 
-    def __init__(self) -> None:
+    def __init__(self, pins: Sequence[Pin] = ()) -> None:
         self.number: int = 0
         self.reason: str = ""
         self.assemblies: int = 0
-        self._due: str | None = None
-        self._habits: dict[str, _Habit] = {}
-        self._pins: dict[str, Pin] = {}
+        self.due: str | None = None
+        self.habits: dict[str, Habit] = {}
+        self._pins: dict[str, Pin] = {pin.block.layer: pin for pin in pins}
 
     def fork(self) -> Self:
         """The same epoch, which from now on goes its own way."""
-        child = type(self)()
+        child = type(self)(self.pins)
         child.number, child.reason, child.assemblies = self.number, self.reason, self.assemblies
-        child._due = self._due
-        child._habits, child._pins = self._habits.copy(), self._pins.copy()
+        child.due, child.habits = self.due, self.habits.copy()
         return child
 
     @property
@@ -187,20 +266,20 @@ class Anchors:
             return "cold start"
         if self.assemblies >= EPOCH_LENGTH:
             return f"{EPOCH_LENGTH} requests"
-        return self._due
+        return self.due
 
     def missed(self) -> None:
         """Hear that the provider had nothing of the start of the last request in its cache."""
         if self.assemblies > _SETTLING:
-            self._due = MISSED
+            self.due = MISSED
 
     def observe(self, blocks: Sequence[LayerBlock]) -> None:
         """Note whether the layers recalled the same as before."""
-        habits = self._habits
+        habits = self.habits
         for block in blocks:
             known = habits.get(block.layer)
             if known is None:
-                habits[block.layer] = _Habit(block.items, volatile=block.volatile)
+                habits[block.layer] = Habit(_mark(block), volatile=block.volatile)
             else:
                 habits[block.layer] = known.after(block)
 
@@ -213,9 +292,9 @@ class Anchors:
             counter: What counts.
         """
         # A layer that did not change for a whole epoch may be pinned again.
-        self._habits = {
+        self.habits = {
             layer: evolve(habit, fluid=habit.fluid and habit.restless, restless=False)
-            for layer, habit in self._habits.items()
+            for layer, habit in self.habits.items()
         }
         self.number += 1
         self.reason = reason
@@ -226,18 +305,18 @@ class Anchors:
                 part = part_of(block, "anchor", why, counter)
                 self._pins[block.layer] = Pin(block, part, part)
         self.assemblies = 0
-        self._due = None
+        self.due = None
 
     def is_anchored(self, block: LayerBlock) -> bool:
         """Whether a block belongs to the start of the request when an epoch begins."""
-        habit = self._habits[block.layer]
+        habit = self.habits[block.layer]
         if habit.volatile or block.placement == "live":
             return False
         return block.placement == "anchor" or not habit.fluid
 
     def why_live(self, block: LayerBlock) -> str:
         """Why a block stands behind the history."""
-        habit = self._habits[block.layer]
+        habit = self.habits[block.layer]
         if block.placement == "live":
             return "the layer asks for it"
         if habit.volatile:
@@ -379,6 +458,10 @@ class HistoryIndex:
         self._open = frozenset(open_calls)
 
     # -- asking
+
+    def shared_with(self, items: Sequence[Item]) -> int:
+        """How many items at the start another list has too."""
+        return self._same(items[: self._size], grows=False)
 
     def tokens_from(self, start: int, stop: int | None = None) -> int:
         """The tokens of the items from `start` to `stop`, or to the end."""

@@ -14,8 +14,18 @@ from noetic_py.core.items import Item, JsonValue
 from noetic_py.core.tokens import TokenCounter
 from noetic_py.core.view import Dropped, LayerUsage, View, ViewBlock
 from noetic_py.errors import LimitExceeded
-from noetic_py.memory.blocks import LayerBlock
-from noetic_py.memory.history import MISSED, SUPERSEDES_PERCENT, Anchors, HistoryIndex, narrowed, paired
+from noetic_py.journal.view_changes import item_mark
+from noetic_py.memory.blocks import LayerBlock, made_id
+from noetic_py.memory.history import (
+    MISSED,
+    SUPERSEDES_PERCENT,
+    Anchors,
+    HistoryIndex,
+    HistoryListing,
+    Pin,
+    narrowed,
+    paired,
+)
 from noetic_py.memory.parts import Part, Parts, first_other, part_of, superseding, total
 from noetic_py.models.model import OutputSchema
 
@@ -24,11 +34,28 @@ def _system(head: RequestHead) -> int:
     return head.counter.count_text(head.instructions).value if head.instructions else 0
 
 
-def _schemas(head: RequestHead) -> int:
+def _schema_texts(head: RequestHead) -> list[str]:
     texts = [json.dumps(tool) for tool in head.tools]
-    if head.output is not None:
-        texts.append(json.dumps(head.output.schema))
-    return sum(head.counter.count_text(text).value for text in texts)
+    return texts if head.output is None else [*texts, json.dumps(head.output.schema)]
+
+
+@frozen
+class HeadMark:
+    """What stands around a conversation, as far as another process can compare it: names and digests.
+
+    Attributes:
+        model: The model's name.
+        counter: The counter's name.
+        instructions: A digest of the system instructions.
+        tools: A digest of the tools and the output schema.
+        counted_by: The counter, in the process that has made the view.
+    """
+
+    model: str | None
+    counter: str
+    instructions: str
+    tools: str
+    counted_by: TokenCounter | None = None
 
 
 @frozen(eq=False)
@@ -47,6 +74,7 @@ class RequestHead:
     Attributes:
         system: Tokens of the instructions.
         schemas: Tokens of the tools and the output schema.
+        mark: What another process can compare it by.
     """
 
     counter: TokenCounter
@@ -58,25 +86,32 @@ class RequestHead:
     model: str | None = None
     system: int = field(init=False)
     schemas: int = field(init=False)
+    mark: HeadMark = field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        texts, counter = _schema_texts(self), self.counter
+        name: str = getattr(counter, "encoding", type(counter).__qualname__)
+        mark = HeadMark(self.model, name, made_id(self.instructions or ""), made_id(*texts), counter)
         object.__setattr__(self, "system", _system(self))
-        object.__setattr__(self, "schemas", _schemas(self))
+        object.__setattr__(self, "schemas", sum(counter.count_text(text).value for text in texts))
+        object.__setattr__(self, "mark", mark)
 
     @property
     def room(self) -> int | None:
         """Tokens left for the conversation and the layers; `None` when the window is not known."""
         return None if self.window is None else self.window - self.reserved - self.system - self.schemas
 
-    def moved_from(self, other: RequestHead) -> str | None:
-        """The difference between the start of this request and that of `other`."""
-        if self is other:
+    def moved_from(self, other: HeadMark) -> str | None:
+        """The difference between the start of this request and that of another one."""
+        mark = self.mark
+        if mark is other:
             return None
-        if self.model != other.model or self.counter is not other.counter:
+        known = other.counted_by is None or other.counted_by is self.counter
+        if not known or (mark.model, mark.counter) != (other.model, other.counter):
             return "model"
-        if self.instructions != other.instructions:
+        if mark.instructions != other.instructions:
             return "instructions"
-        return "tools" if tuple(self.tools) != tuple(other.tools) or self.output != other.output else None
+        return None if mark.tools == other.tools else "tools"
 
 
 DEFAULT_MAXIMUM: Final = 4_096
@@ -207,44 +242,114 @@ class _ViewHistory:
 
 
 @frozen
-class _ShownView:
-    """The data of a view that are needed to compare the next one with it."""
+class LastView:
+    """What of a view is needed to compare the next one with it.
 
-    head: RequestHead
+    Attributes:
+        head: What stood around the conversation.
+        anchors: The pinned blocks.
+        size: How many items the conversation had.
+        cut: Where the view began in it, or in what the layers had made of it.
+        end: Where the part ends that the next view begins with.
+        first: Stands for the item at `cut`.
+        last: Stands for the last item of the conversation.
+        first_round: Whether it was the first request of a turn.
+        repeated: Its tokens that the view before had too.
+        narrowed: Whether the layers had made something else of the conversation.
+        listing: What that was, in a process that has not made the view.
+    """
+
+    head: HeadMark
     anchors: Sequence[Part]
-    index: HistoryIndex
+    size: int
     cut: int
     end: int
+    first: str
+    last: str
     first_round: bool
     repeated: int
+    narrowed: bool = False
+    listing: HistoryListing | None = None
+
+
+@frozen(eq=False)
+class Recorded:
+    """A view as it is stored.
+
+    Attributes:
+        path: The model call that it was made for, `None` for the one that a run begins with.
+        state: Its stored form.
+        pins: What was pinned then.
+    """
+
+    path: tuple[str, ...] | None = None
+    state: Mapping[str, JsonValue] = field(factory=dict[str, JsonValue])
+    pins: Sequence[Pin] = ()
+
+
+NOT_RECORDED: Final = Recorded()
+
+
+@frozen(eq=False)
+class Made:
+    """The last view and what it was made of, for its record.
+
+    Attributes:
+        view: The view.
+        parts: What the layers have in it.
+        history: The conversation.
+        items: The conversation, or what the layers made of it.
+    """
+
+    view: View
+    parts: Parts
+    history: Sequence[Item]
+    items: Sequence[Item]
 
 
 class Projector:
-    """Makes the views of one conversation, and remembers what a provider may have of the last one in its cache."""
+    """Makes the views of one conversation, and remembers what a provider may have of the last one in its cache.
 
-    # `_same` is how many items at the start of the conversation are those that the last view was made of.
-    __slots__ = ("_anchors", "_log", "_narrowed", "_same", "_shown")
+    Attributes:
+        anchors: The epochs, and what is pinned.
+        shown: The last view, as far as the next one is compared with it.
+        made: That view and what it was made of; `None` in a process that has not made it.
+        recorded: Where the last view is recorded, and in which form.
+    """
 
-    def __init__(self) -> None:
-        self._anchors = Anchors()
+    # `_same` is how many items at the start of the conversation are those that the last view was made of, and `_index`
+    # counts the items of that view. It is `None` until a conversation is there that was begun in another process.
+    __slots__ = ("_index", "_log", "_narrowed", "_same", "anchors", "made", "recorded", "shown")
+
+    def __init__(self, anchors: Anchors | None = None, shown: LastView | None = None) -> None:
+        self.anchors: Anchors = Anchors() if anchors is None else anchors
+        self.shown: LastView | None = shown
+        self.made: Made | None = None
+        self.recorded: Recorded = NOT_RECORDED
         self._log = HistoryIndex()
         self._narrowed: HistoryIndex | None = None
-        self._shown: _ShownView | None = None
+        self._index: HistoryIndex | None = None
         self._same = 0
 
     def fork(self) -> Self:
         """A projector that knows the same and goes its own way; costs nothing per item."""
-        child = type(self)()
-        child._anchors = self._anchors.fork()
+        child = type(self)(self.anchors.fork(), self.shown)
+        child.made, child.recorded = self.made, self.recorded
         child._same = self._same
         child._log = self._log.fork()
         child._narrowed = None if self._narrowed is None else self._narrowed.fork()
-        if self._shown is not None:
+        if self._index is not None:
             # A view whose list was given up meanwhile has nothing in common with the next one's.
-            index = child._log if self._shown.index is self._log else None
-            index = child._narrowed if self._shown.index is self._narrowed else index
-            child._shown = evolve(self._shown, index=HistoryIndex() if index is None else index)
+            index = child._log if self._index is self._log else None
+            index = child._narrowed if self._index is self._narrowed else index
+            child._index = HistoryIndex() if index is None else index
         return child
+
+    def counting_as(self, other: Projector) -> Self:
+        """This projector, with the counts of another one that has made the same view."""
+        if other._index is not None:
+            self._log, self._narrowed, self._index, self._same = other._log, other._narrowed, other._index, other._same
+        return self
 
     def plan(self, head: RequestHead, demands: Sequence[Demand]) -> Allocation:
         """How many tokens each layer may recall.
@@ -265,22 +370,22 @@ class Projector:
         """
         if self._ending(head) is not None:
             return []
-        return [(block, pin.block) for block, pin in self._anchors.stale(blocks)]
+        return [(block, pin.block) for block, pin in self.anchors.stale(blocks)]
 
     def answered(self, usage: TokenUsage | None) -> None:
         """Hear what the provider said of the last view; a miss at the start of a turn begins a new epoch."""
-        shown = self._shown
+        shown = self.shown
         if usage is None or usage.cached_input is None or shown is None:
             return
         if shown.first_round and usage.cached_input * 2 < shown.repeated:
-            self._anchors.missed()
+            self.anchors.missed()
 
     def _ending(self, head: RequestHead) -> str | None:
         """Why the epoch is over before anything is put together."""
-        ending = self._anchors.ending
-        if ending is not None or self._shown is None:
+        ending = self.anchors.ending
+        if ending is not None or self.shown is None:
             return ending
-        moved = head.moved_from(self._shown.head)
+        moved = head.moved_from(self.shown.head)
         return None if moved is None else f"changed {moved}"
 
     # -- putting together
@@ -315,25 +420,28 @@ class Projector:
             raise ValueError("two blocks of one layer")
         past = self._past(head, history, projected)
         reason = self._ending(head)
-        self._anchors.observe(blocks)
+        self.anchors.observe(blocks)
         if reason is not None:
-            self._anchors.begin(reason, blocks, head.counter)
+            self.anchors.begin(reason, blocks, head.counter)
         parts = self._parts(head, blocks, deltas or {})
         if reason is None and (better := self._better_anew(head, parts, past)) is not None:
             reason = better
-            self._anchors.begin(reason, blocks, head.counter)
+            self.anchors.begin(reason, blocks, head.counter)
             parts = self._parts(head, blocks, {})
         parts = self._squeezed(head, parts, past)
         moved = self._moved_start(head, parts)
         cut = self._cut(head, parts, past, anew=moved is not None or reason == MISSED)
-        return self._view(head, parts, past, blocks, cut, moved)
+        return self._view(head, parts, past, history, blocks, cut, moved)
 
     def _past(self, head: RequestHead, history: Sequence[Item], projected: Sequence[Item] | None) -> _ViewHistory:
+        if self._index is None and self.shown is not None:
+            self._count_shown(self.shown, history, head.counter)
+        before = None if self._index is None else self._index.fork()
         same = self._log.update(history, head.counter)
         tail = self._log.tail
         if projected is None:
             self._narrowed = None
-            return self._since_shown(_ViewHistory(history, self._log, tail, same, None))
+            return self._since_shown(before, _ViewHistory(history, self._log, tail, same, None))
         wanted = narrowed(projected, history, tail)
         kept = paired(wanted)
         items = [*kept, *history[tail:]]
@@ -342,12 +450,31 @@ class Projector:
         same = self._narrowed.update(items, head.counter, grows=False)
         halves = f", {len(wanted) - len(kept)} of them halves of pairs" if len(kept) < len(wanted) else ""
         note = f"the layers show {len(kept)} of {tail} items{halves}"
-        return self._since_shown(_ViewHistory(items, self._narrowed, len(kept), same, note))
+        return self._since_shown(before, _ViewHistory(items, self._narrowed, len(kept), same, note))
 
-    def _since_shown(self, past: _ViewHistory) -> _ViewHistory:
+    def _count_shown(self, shown: LastView, history: Sequence[Item], counter: TokenCounter) -> None:
+        """Count what the last view was made of, in a process that has not made it."""
+        self._index = self._log
+        size, listing = shown.size, shown.listing
+        if _mark_at(history, size - 1) != shown.last if 0 < size <= len(history) else size:
+            # Open calls of it were answered meanwhile. What stood before the cut cannot be others.
+            size, listing = shown.cut, None
+            if shown.narrowed or _mark_at(history, size) != shown.first:
+                size = 0
+        self._same = self._log.update(history[:size], counter) or len(self._log)
+        if shown.narrowed:
+            self._index = self._narrowed = HistoryIndex()
+            items = [] if listing is None else listing.items(history[:size])
+            self._narrowed.update(items, counter, grows=False)
+            self._same = len(items)
+
+    def _since_shown(self, before: HistoryIndex | None, past: _ViewHistory) -> _ViewHistory:
         """The same, compared with the last view rather than with the last look at the conversation."""
-        shown = self._shown
-        self._same = 0 if shown is not None and shown.index is not past.index else min(self._same, past.same)
+        if self.shown is not None and self._index is not past.index:
+            self._same = 0 if before is None else min(self._same, before.shared_with(past.items))
+            self._index = past.index
+        else:
+            self._same = min(self._same, past.same)
         return evolve(past, same=self._same)
 
     def _better_anew(self, head: RequestHead, parts: Parts, past: _ViewHistory) -> str | None:
@@ -362,18 +489,18 @@ class Projector:
         if takes and left < 0:
             return "supersedes left no room"
         # Not in the middle of a turn, where the history needs its place most.
-        if 0 < self._anchors.squeezed <= left and self._log.awaits_answer:
+        if 0 < self.anchors.squeezed <= left and self._log.awaits_answer:
             return "what was left out of pinned blocks has room again"
         return None
 
     def _parts(self, head: RequestHead, blocks: Sequence[LayerBlock], deltas: Mapping[str, Sequence[Item]]) -> Parts:
-        anchors = [pin.part for pin in self._anchors.pins]
+        anchors = [pin.part for pin in self.anchors.pins]
         lives: list[Part] = []
         supersedes: list[Part] = []
         for block in blocks:
-            pin = self._anchors.pin_of(block.layer)
+            pin = self.anchors.pin_of(block.layer)
             if pin is None and block.items:
-                lives.append(part_of(block, "live", self._anchors.why_live(block), head.counter))
+                lives.append(part_of(block, "live", self.anchors.why_live(block), head.counter))
             elif pin is not None and pin.block.items != block.items:
                 supersedes.append(superseding(block, deltas.get(block.layer), head.counter))
         return Parts(anchors, lives, supersedes)
@@ -395,7 +522,7 @@ class Projector:
             squeezed[part.layer] = shorter = part.within(part.tokens - over, head.counter)
             over -= part.tokens - shorter.tokens
             if part.kind == "anchor":
-                self._anchors.reshow(shorter)
+                self.anchors.reshow(shorter)
         return Parts(
             [squeezed.get(part.layer, part) for part in parts.anchors],
             [squeezed.get(part.layer, part) for part in parts.lives],
@@ -404,7 +531,7 @@ class Projector:
 
     def _cut(self, head: RequestHead, parts: Parts, past: _ViewHistory, *, anew: bool) -> int:
         """Where the history begins: where it began before, as long as that fits."""
-        shown = self._shown
+        shown = self.shown
         cut = 0 if anew or shown is None or past.same < shown.cut else shown.cut
         cut = min(cut, past.tail)
         if head.room is None:
@@ -418,7 +545,7 @@ class Projector:
 
     def _moved_start(self, head: RequestHead, parts: Parts) -> str | None:
         """What changed the part before the history."""
-        shown = self._shown
+        shown = self.shown
         if shown is None:
             return None
         moved = head.moved_from(shown.head)
@@ -434,7 +561,7 @@ class Projector:
 
     def _moved_past(self, parts: Parts, past: _ViewHistory, cut: int) -> str | None:
         """What changed the history."""
-        shown = self._shown
+        shown = self.shown
         if shown is None:
             return None
         if cut != shown.cut or past.same < shown.end:
@@ -444,7 +571,7 @@ class Projector:
 
     def _repeated(self, head: RequestHead, parts: Parts, past: _ViewHistory, cut: int) -> int:
         """Tokens at the start that the view before had too."""
-        shown = self._shown
+        shown = self.shown
         if shown is None or head.moved_from(shown.head) is not None:
             return 0
         start = head.system + head.schemas
@@ -464,6 +591,7 @@ class Projector:
         head: RequestHead,
         parts: Parts,
         past: _ViewHistory,
+        history: Sequence[Item],
         blocks: Sequence[LayerBlock],
         cut: int,
         moved: str | None,
@@ -473,27 +601,37 @@ class Projector:
         items = _ordered(parts, past, cut)
         leading = sum(len(part.items) for part in parts.anchors)
         end = past.tail if parts.behind else len(past.items)
-        self._anchors.assemblies += 1
-        first_round = self._log.awaits_answer
-        self._same = len(past.items)
-        self._shown = _ShownView(head, parts.anchors, past.index, cut, end, first_round, repeated)
+        self.anchors.assemblies += 1
+        self._same, self._index = len(past.items), past.index
         layers = {block.layer: 0 for block in blocks}
         for part in parts.all:
             layers[part.layer] = layers.get(part.layer, 0) + part.counts
-        history = past.index.tokens_from(cut)
+        tokens = past.index.tokens_from(cut)
         around = head.system + head.schemas
-        return View(
+        view = View(
             items=items,
             instructions=head.instructions,
-            usage=LayerUsage(layers, head.system, head.schemas, history, around + history + sum(layers.values())),
-            tokens=around + history + total(parts.all),
+            usage=LayerUsage(layers, head.system, head.schemas, tokens, around + tokens + sum(layers.values())),
+            tokens=around + tokens + total(parts.all),
             stable=leading + end - cut,
             repeated=repeated,
-            epoch=self._anchors.number,
-            reason=self._anchors.reason,
+            epoch=self.anchors.number,
+            reason=self.anchors.reason,
             moved=moved,
             blocks=_described(head, parts, past, cut),
         )
+        self.made = Made(view, parts, history, past.items)
+        first, last = _mark_at(past.items, cut), _mark_at(history, len(history) - 1)
+        self.shown = LastView(
+            head.mark, parts.anchors, len(history), cut, end, first, last, self._log.awaits_answer, repeated,
+            past.note is not None,
+        )  # fmt: skip
+        return view
+
+
+def _mark_at(items: Sequence[Item], place: int) -> str:
+    """Stands for an item's content: a body that is run again by a later process may give what it says another id."""
+    return item_mark(items[place]) if 0 <= place < len(items) else ""
 
 
 def _too_small(head: RequestHead, parts: Parts, past: _ViewHistory) -> LimitExceeded:

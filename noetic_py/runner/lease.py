@@ -53,6 +53,9 @@ from noetic_py.journal.run_summary import PlainCodec
 from noetic_py.journal.session_stream import StoredState, read_conversation
 from noetic_py.journal.stored import Head, Lease, Record
 from noetic_py.journal.values import Change, Stored, field_trees
+from noetic_py.journal.view_changes import ViewState, views_in
+from noetic_py.memory.projector import Recorded
+from noetic_py.memory.view_state import decisive, recorded_of
 from noetic_py.steps.flow import Settled
 
 # Seconds between two looks at a run that another owner has.
@@ -93,6 +96,10 @@ async def begin_stored_run(run: Run, plan: RunPlan, storage: RunStorage) -> RunP
         asked=run.asked,
         memory=None if run.memory.owner is None else run.memory,
     )
+    view = decisive(recorded_of(plan.scope.view).state)
+    run.views = {None: view}
+    if opening.base is None or opening.base.position < 0:
+        opening.view = view
     if opening.items:
         opening.origins = tuple(plan.scope.log.origins())
     begun: dict[str, object] = {"input": plan.value, "history": list(opening.items), "metadata": dict(run.metadata)}
@@ -253,7 +260,7 @@ async def go_on(
     run_history = evolve(
         run_history, layers=revise_layers(run_history.records, run_history.index, run.resources.layers, codec)
     )
-    log = await _beginning(started, opening, storage.backend, codec)
+    log, view = await _beginning(started, opening, storage.backend, codec)
     log.origin = (run.run_id, step.id)
     state = opening.state
     tree = state.tree if isinstance(state, Stored) else state
@@ -261,7 +268,7 @@ async def go_on(
     plan = RunPlan(
         step,
         _input(started, step, codec),
-        ContextScope(log, made, step.id),
+        _scope(log, made, step, view),
         budget_of(opening.budget, options.get("budget")),
         options.get("deadline"),
         opening,
@@ -283,6 +290,7 @@ async def go_on(
     try:
         run.keep_in(store)
         take_over(run, run_history)
+        run.views = views_in(run_history.records, view)
         if run_history.answered:
             # Before anything is done because of them.
             await store.commit(run.journal, force=True)
@@ -323,8 +331,16 @@ async def write_answers(backend: CheckpointBackend, run_id: str, answers: Sequen
         await release_lease(backend, lease)
 
 
-async def _beginning(started: RunBegun, opening: Opening, backend: CheckpointBackend, codec: Codec) -> ItemLog:
-    """The conversation that a run began with.
+def _scope(log: ItemLog, state: object, step: AnyStep, view: ViewState) -> ContextScope:
+    scope = ContextScope(log, state, step.id)
+    scope.view = Recorded(None, view) if view else None
+    return scope
+
+
+async def _beginning(
+    started: RunBegun, opening: Opening, backend: CheckpointBackend, codec: Codec
+) -> tuple[ItemLog, ViewState]:
+    """The conversation that a run began with, and how a model had been shown it.
 
     Raises:
         RunNotFound: The session that it was a turn of was deleted.
@@ -333,7 +349,7 @@ async def _beginning(started: RunBegun, opening: Opening, backend: CheckpointBac
     if base is None or base.position < 0:
         log = ItemLog()
         log.put(opening.items, opening.origins)
-        return log
+        return log, opening.view
     stream = stream_of((base.app, base.user, base.session))
     found = await read_conversation(backend, stream, codec, upto=base.position)
     # The last record there says that this turn begins, or another session has the name by now.
@@ -342,7 +358,13 @@ async def _beginning(started: RunBegun, opening: Opening, backend: CheckpointBac
             f"run {started.run_id!r} was a turn of a session that no longer exists",
             hint="its input was deleted with the session",
         )
-    return found.log
+    return found.log, found.view
+
+
+def left_view(run_history: RunHistory, begun: ViewState) -> ViewState:
+    """How a model was shown the conversation last in a run without an end, or before it."""
+    paths = [part.view for part in visible(run_history.index) if part.view is not None]
+    return views_in(run_history.records, begun)[paths[-1]] if paths else begun
 
 
 def left_of(run_history: RunHistory) -> tuple[list[Item], list[Change], StoredState]:

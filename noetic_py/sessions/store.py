@@ -30,8 +30,11 @@ from noetic_py.engine.journaling.replay import decoded, migrate_fields, version_
 from noetic_py.journal import session_stream
 from noetic_py.journal.stored import Lease, Record
 from noetic_py.journal.values import state_tree
+from noetic_py.journal.view_changes import view_change
 from noetic_py.memory.layer import AnyLayer, layers_of
+from noetic_py.memory.projector import Projector, Recorded
 from noetic_py.memory.scopes import Scope, forget
+from noetic_py.memory.view_state import decisive, recorded_of, restored
 from noetic_py.runner.lease import acquire_lease, beside, release_lease, when_free
 from noetic_py.sessions.policy import SessionPolicy
 from noetic_py.sessions.queue import Delivery, MessageQueue, QueuedMessage, Sent, SessionLock
@@ -227,6 +230,8 @@ class FinishedTurn:
         queued: The message that it has answered, when nothing more is to be done for that.
         branch: The branch of its items.
         delivery: What it was delivered as, when that is to be gone on with.
+        view: How a model was shown the conversation last.
+        begun: How many items the session has when nothing was written beside it.
     """
 
     run_id: str
@@ -242,6 +247,8 @@ class FinishedTurn:
     queued: QueuedMessage | None = None
     branch: str = ""
     delivery: str | None = None
+    view: object = None
+    begun: int = 0
 
 
 class SessionEdit:
@@ -542,11 +549,16 @@ class SessionStore:
         states = {} if change is None else {name: change}
         messages = await self._messages_of(key, made)
         took = [each.delivery_id for each in messages if each is not made.queued]
+        # A turn that others have written beside has not seen what stands before it now.
+        seen = made.view if conversation.log.size == made.begun else None
+        shown = decisive(recorded_of(seen).state) if seen is not None else conversation.view
         record = session_stream.ended(
             made.run_id, made.status, made.items, states, codec,
             branch=made.branch, said=made.said, cut=made.cut, back=made.back, took=took,
+            view=view_change(conversation.view, shown),
         )  # fmt: skip
         await self.write(lease, key, conversation, [record], codec)
+        conversation.shown = (conversation.view, seen)
         await self.queue.ack(key, messages)
 
     async def _messages_of(self, key: SessionKey, made: FinishedTurn) -> Sequence[QueuedMessage]:
@@ -580,6 +592,18 @@ class SessionStore:
 def _index_of(app: str | None, user: str | None) -> tuple[str, ...]:
     # An absent part has its own form, so that it differs from every id.
     return ("sessions", "app" if app else "-", app or "-", "user" if user else "-", user or "-")
+
+
+def view_of(conversation: session_stream.StoredConversation) -> object:
+    """How a model was shown a session last.
+
+    In the process that has shown it, what was counted then is not counted again; else it is the same everywhere.
+    """
+    state = conversation.view
+    if not state:
+        return None
+    known: object = conversation.shown[1] if conversation.shown and conversation.shown[0] is state else None
+    return restored(state).counting_as(known) if isinstance(known, Projector) else Recorded(None, state)
 
 
 def state_of(conversation: session_stream.StoredConversation, kind: type[T], codec: Codec) -> T | None:

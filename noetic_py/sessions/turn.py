@@ -25,7 +25,8 @@ from noetic_py.engine.stops import asked_in
 from noetic_py.journal import session_stream
 from noetic_py.journal.records import Base
 from noetic_py.journal.values import Stored, state_tree
-from noetic_py.runner.lease import codec_for, left_of, load_run_history, release_lease, when_free
+from noetic_py.journal.view_changes import ViewChange, view_change
+from noetic_py.runner.lease import codec_for, left_of, left_view, load_run_history, release_lease, when_free
 
 if TYPE_CHECKING:
     from noetic_py.core.codec import Codec
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 from noetic_py.core.control import SessionKey
 from noetic_py.sessions.queue import NEXT, MessageGone, NothingQueued, QueuedMessage
-from noetic_py.sessions.store import FinishedTurn, SessionLease, SessionStore, state_of
+from noetic_py.sessions.store import FinishedTurn, SessionLease, SessionStore, state_of, view_of
 
 _MOMENT = 1.0
 """Seconds for which a turn waits for the run of a turn that was left, which is free a moment after its session."""
@@ -153,7 +154,7 @@ class Turn:
             if conversation.open is not None and conversation.open.run_id == former:
                 await self._write(lease, conversation, self._made(result, scope, conversation, begun))
             else:
-                await self._write_rest(lease, conversation, result, scope.log.since(begun))
+                await self._write_rest(lease, conversation, result, scope, begun)
             await self._answered(result)
             return result
         if former is not None and (conversation.open is None or conversation.open.run_id != former):
@@ -228,6 +229,9 @@ class Turn:
         log.origin = (run.run_id, self._plan.step.id)
         begun, position, states = log.size, conversation.position, dict(conversation.states)
         scope = ContextScope(log, self._state(conversation), self._plan.step.id)
+        scope.view = view_of(conversation)
+        if unsaved := store.unsaved(key):
+            scope.view = unsaved[-1][0].view
         # A run whose beginning is not in the backend alone has to hold it itself, and so has one whose turn is not.
         whole = store.unsaved(key) or not store.durable or conversation.open is None
         base = Base(*key.parts, -1 if whole else position)
@@ -251,6 +255,7 @@ class Turn:
                 made = FinishedTurn(
                     run.run_id, left.status, items, left.state, position, seen, states, len(spoken), cut,
                     queued=queued, branch=self._plan.step.id, delivery=None if queued else self._plan.delivery_id,
+                    view=scope.view, begun=begun,
                 )  # fmt: skip
                 with anyio.CancelScope(shield=True):
                     await self._finish(write, made, left, cancelled=result is None)
@@ -291,14 +296,15 @@ class Turn:
         lease: SessionLease,
         conversation: session_stream.StoredConversation,
         result: AnyResult,
-        items: Sequence[Item],
+        scope: ContextScope,
+        begun: int,
     ) -> None:
         """A turn that had not completed was delivered again and has gone on: write what is not there yet.
 
         Raises:
             SessionConflict: The session was written by others meanwhile.
         """
-        shut, back = conversation.shut, 0
+        shut, back, items = conversation.shut, 0, scope.log.since(begun)
         if shut is not None and shut.run_id == result.run_id:
             # Nothing follows it, so all of it is written anew; and that it was shut down is said once, whatever comes.
             written, position, back = 0, conversation.position, shut.items
@@ -321,8 +327,9 @@ class Turn:
         states, cut = conversation.states, _cut(result, rest)
         branch = self._plan.step.id
         made = FinishedTurn(
-            result.run_id, result.status, rest, result.state, position, _NONE, states, cut=cut, back=back, branch=branch
-        )
+            result.run_id, result.status, rest, result.state, position, _NONE, states, cut=cut, back=back,
+            branch=branch, view=scope.view, begun=begun + (back or written),
+        )  # fmt: skip
         with anyio.CancelScope(shield=True):
             await self._write(lease, conversation, made)
 
@@ -341,10 +348,9 @@ class Turn:
             with anyio.CancelScope(shield=True):
                 await self._write(lease, conversation, self._made(result, scope, conversation, begun))
         else:
-            items = scope.log.since(begun)
             shut = conversation.shut is not None and conversation.shut.run_id == self._run.run_id
             if shut or conversation.unfinished.get(self._run.run_id, (0, 0, ""))[2] == "suspended":
-                await self._write_rest(lease, conversation, result, items)
+                await self._write_rest(lease, conversation, result, scope, begun)
         return result
 
     def _made(
@@ -354,8 +360,9 @@ class Turn:
         cut = _cut(result, items)
         at, branch = seen.position, self._plan.step.id
         return FinishedTurn(
-            result.run_id, result.status, items, result.state, at, _NONE, states, cut=cut, branch=branch
-        )
+            result.run_id, result.status, items, result.state, at, _NONE, states, cut=cut, branch=branch,
+            view=scope.view, begun=begun,
+        )  # fmt: skip
 
     def _state(self, conversation: session_stream.StoredConversation) -> object:
         """The state that the turn begins with: the session's, or the one that was given for a session without."""
@@ -378,7 +385,7 @@ class Turn:
         except errors.ReplayDiverged:
             # It was shut down for other code, which cannot go on with it: it starts again.
             return None
-        await self._write_rest(lease, conversation, result, scope.log.since(run_history.started.history))
+        await self._write_rest(lease, conversation, result, scope, run_history.started.history)
         return result
 
     async def _run_history(self, run_id: str) -> RunHistory | None:
@@ -417,6 +424,7 @@ class Turn:
         """
         items: Sequence[Item] = ()
         states: dict[str, object] = {}
+        view: ViewChange | None = None
         queue = self._store.queue
         run_history = await self._run_history(run_id)
         if run_history is None:
@@ -442,11 +450,14 @@ class Turn:
             name = StateBag.__name__ if name == "dict" else name
             change = session_stream.deltas_change(conversation.states.get(name), begun, deltas)
             states = {} if change is None else {name: change}
+            view = view_change(conversation.view, left_view(run_history, conversation.view))
         messages = await queue.contained_in(self._key, items)
         took = [each.delivery_id for each in messages]
         status: RunStatus = "suspended" if waits else "completed" if given else "interrupted"
         records = [
-            session_stream.ended(run_id, status, items, states, self._codec, branch=run_history.started.flow, took=took)
+            session_stream.ended(
+                run_id, status, items, states, self._codec, branch=run_history.started.flow, took=took, view=view
+            )
         ]
         await self._store.write(lease, self._key, conversation, records, self._codec)
         await queue.ack(self._key, messages)

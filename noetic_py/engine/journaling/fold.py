@@ -169,6 +169,7 @@ def _place(
     if isinstance(record, StepStopped) and record.control is None:
         node.kept = own
     if isinstance(record, StepFinished):
+        own.view = None if record.view is None else record.path
         node.finished = record
         node.position = position
 

@@ -424,6 +424,7 @@ def encode_finished(frame: Frame, store: RunWriter, value: object, output: objec
         record.takes = tuple(frame.takes or ())
         record.loop_stops = _asked_of_loops(frame)
         record.cut = cut_loops(frame) if record.loop_stops else ()
+        record.view = frame.view_change
         store.prepare(record)
     except (errors.CodecError, errors.LimitExceeded) as error:
         error.at(frame.at)

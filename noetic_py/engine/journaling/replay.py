@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, TypeAlias
 
@@ -37,6 +37,8 @@ from noetic_py.journal.records import (
     StepFinished,
     StepStopped,
 )
+from noetic_py.journal.view_changes import views_in
+from noetic_py.memory.projector import Recorded
 from noetic_py.steps.flow import Mode
 
 Trees: TypeAlias = Mapping[str, Any]
@@ -570,6 +572,7 @@ def _put_left(
     _stands_here(parent, path, always=step.replay == "once", held=held)
     for part in left:
         scope.log.extend(part.items)
+    see_again(parent, scope, left)
     if run.store is not None and any(part.delta or part.memory for part in left):
         state = _seen_through(step, parent, scope, path)
         for part in left:
@@ -579,6 +582,20 @@ def _put_left(
         scope.stored = StoredLayerStates(scope.layer_states)
     if not own:
         ledger.returned(parent, scope.log.size)
+
+
+def see_again(frame: Frame, scope: ContextScope, left: Sequence[BodySegment]) -> None:
+    """A model sees the conversation next as it would have after finished work."""
+    path = next((part.view for part in reversed(left) if part.view is not None), None)
+    if path is None:
+        return
+    run = frame.x.run
+    state = run.views.get(path) or views_in(run.journal, run.views.get(None, {}))[path]
+    view = Recorded(path, state)
+    if scope is frame.scope:
+        frame.put_view(view)
+    else:
+        scope.view = view
 
 
 def _seen_through(step: AnyStep, parent: Frame, scope: ContextScope, path: values.Path) -> object:

@@ -33,7 +33,7 @@ from noetic_py.engine.kinds.output import OutputPlan, output_plan
 from noetic_py.engine.kinds.tool import CALL, TOOL_CALL, RequestedCall
 from noetic_py.engine.layers.handles import Live
 from noetic_py.engine.layers.lifecycle import appended, is_guided, judged, mend_model_error, remember
-from noetic_py.engine.layers.view import project, projector_of
+from noetic_py.engine.layers.view import keep_view, project, project_if_long
 from noetic_py.engine.merge import join_layer_states, join_states
 from noetic_py.engine.provider_call import ProviderCall, RunCalls, Shown, check_reported
 from noetic_py.journal.values import Stored, dump_usage, read_usage
@@ -59,8 +59,10 @@ from noetic_py.tools.confidential import conceal, hidden_in
 
 if TYPE_CHECKING:
     from noetic_py.core.codec import Codec
+    from noetic_py.core.view import View
     from noetic_py.engine.state import Run
     from noetic_py.memory.layer import AnyLayer
+    from noetic_py.memory.projector import Projector
     from noetic_py.tools.definition import AnyTool
 
 
@@ -107,10 +109,12 @@ async def run_answer(ask: RoundRequest, frame: Frame) -> ModelResponse:
         cache_key=_cache_key(x.thread_id),
         metadata=known_of(x.run),
     )
-    if x.has_layers:
-        response = await _with_layers(frame, ask, request, whole)
-    else:
+    make = project if x.has_layers else project_if_long
+    made = await make(frame, ask.spec, ask.model, request, whole)
+    if made is None:
         response = await _response(frame, ask, Shown(whole), request)
+    else:
+        response = await _with_view(frame, ask, request, *made)
     if x.has_layers or x.run.dispatches_hooks:
         # They may have put calls into the answer.
         response = _fresh(frame, response)
@@ -179,14 +183,13 @@ async def _asked(frame: Frame, ask: RoundRequest, shown: Shown, request: ModelRe
             CALLS.reset(token)
 
 
-async def _with_layers(frame: Frame, ask: RoundRequest, request: ModelRequest, history: ItemView) -> ModelResponse:
-    """Call the model with what the layers recall, and show them the answer first."""
-    view = await project(frame, ask.spec, ask.model, request, history)
+async def _with_view(
+    frame: Frame, ask: RoundRequest, request: ModelRequest, view: View, projector: Projector
+) -> ModelResponse:
+    """Show the model a view of the conversation, and show the layers the answer first."""
     request = evolve(request, items=view.items, stable=view.stable)
     response = await _response(frame, ask, Shown(view.items, view.tokens), request)
-    projector = projector_of(frame.scope)
-    if projector is not None:
-        projector.answered(response.usage)
+    keep_view(frame, projector, response.usage)
     return await judged(frame, response)
 
 

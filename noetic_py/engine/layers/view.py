@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from noetic_py.context.read import ContextScope
+from noetic_py.core.budget import TokenUsage
 from noetic_py.core.events import ViewMade
-from noetic_py.core.items import Item, Message
+from noetic_py.core.items import FunctionCall, Item, Message, Reasoning
 from noetic_py.core.log import ItemView
 from noetic_py.core.view import View
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.layers.lifecycle import FAILED, call_hook, notify_children, present, report_failure
-from noetic_py.engine.provider_call import ready_counter_of
+from noetic_py.engine.provider_call import TOKEN_LIMITS, at_most, ready_counter_of
+from noetic_py.errors import LimitExceeded
+from noetic_py.journal.view_changes import view_change
 from noetic_py.memory.blocks import LayerBlock, as_items
 from noetic_py.memory.checks import budget_of
+from noetic_py.memory.history import HistoryIndex
 from noetic_py.memory.layer import AnyLayer, Recall
 from noetic_py.memory.projector import Allocation, Demand, Projector, RequestHead
+from noetic_py.memory.view_state import projector_from, record_view
 from noetic_py.models.model import Model, ModelRequest, profile_of
 from noetic_py.steps.model import ModelSpec
 
@@ -23,20 +27,18 @@ from noetic_py.steps.model import ModelSpec
 _ANSWER_PART = 8
 
 
-def projector_of(scope: ContextScope) -> Projector | None:
-    """The projector of this conversation, `None` before the first call and without layers."""
-    return scope.view if isinstance(scope.view, Projector) else None
-
-
-async def project(frame: Frame, spec: ModelSpec, model: Model, request: ModelRequest, history: ItemView) -> View:
+async def project(
+    frame: Frame, spec: ModelSpec, model: Model, request: ModelRequest, history: ItemView
+) -> tuple[View, Projector]:
     """Let the layers recall, and put together what the model is shown.
+
+    Returns:
+        The view, and the projector that has made it: the conversation's, once the model has answered.
 
     Raises:
         LimitExceeded: What is never left out does not fit the model's window.
     """
-    projector = projector_of(frame.scope)
-    if projector is None:
-        projector = frame.scope.view = Projector()
+    projector = projector_from(frame.scope.view)
     head = await _head(spec, model, request)
     await notify_children(frame)
     blocks = await _recalled(frame, projector, head, history)
@@ -46,17 +48,65 @@ async def project(frame: Frame, spec: ModelSpec, model: Model, request: ModelReq
     if frame.x.run.bus.active:
         frame.publish(ViewMade(frame.at, view))
     frame.x.last_layer_usage = view.usage
-    return view
+    return view, projector
+
+
+async def project_if_long(
+    frame: Frame, spec: ModelSpec, model: Model, request: ModelRequest, history: ItemView
+) -> tuple[View, Projector] | None:
+    """The same for a run without layers, `None` while the conversation certainly has room in the model's window.
+
+    Raises:
+        LimitExceeded: What is never left out does not fit the model's window.
+    """
+    window = profile_of(model).context_window
+    if window is None:
+        return None
+    if frame.scope.view is None:
+        most = window - _reserved(model, request, window)
+        if not frame.lease.limited(*TOKEN_LIMITS) and at_most(frame.scope, spec, request, most):
+            return None
+        frame.scope.view = _before_that(await _head(spec, model, request), history)
+    return await project(frame, spec, model, request, history)
+
+
+def _before_that(head: RequestHead, history: ItemView) -> Projector | None:
+    """A projector that has made the request before, when there was one: all of the conversation had room in it."""
+    projector, index = Projector(), HistoryIndex()
+    index.update(history, head.counter)
+    end = index.tail
+    if index.awaits_answer:
+        while (end and isinstance(history[end - 1], (Reasoning, FunctionCall))) or _is_said(history[end - 1 : end]):
+            end -= 1
+    if not end or end == len(history) or history.origin_of(end) is None:
+        return None
+    try:
+        projector.assemble(head, history[:end])
+    except LimitExceeded:
+        return None
+    return projector
+
+
+def _is_said(items: Sequence[Item]) -> bool:
+    return any(isinstance(item, Message) and item.role == "assistant" for item in items)
+
+
+def keep_view(frame: Frame, projector: Projector, usage: TokenUsage | None) -> None:
+    """The model has answered: the next view of the conversation goes on from this one, in a later process too.
+
+    The view of a request that was not answered is not kept, since a process that resumes the run does not know of it.
+    """
+    projector.answered(usage)
+    frame.put_view(projector)
+    if frame.x.run.store is not None:
+        before = record_view(projector, frame.at)
+        frame.view_change = view_change(before.state, projector.recorded.state, before.path)
 
 
 async def _head(spec: ModelSpec, model: Model, request: ModelRequest) -> RequestHead:
     """The fixed parts around the conversation, counted again only when they change."""
-    counter, profile = await ready_counter_of(model), profile_of(model)
-    window = profile.context_window
-    reserved = 0
-    if window is not None:
-        longest = request.settings.get("max_output_tokens") or profile.max_output_tokens or window
-        reserved = min(longest, window // _ANSWER_PART)
+    counter, window = await ready_counter_of(model), profile_of(model).context_window
+    reserved = 0 if window is None else _reserved(model, request, window)
     head: RequestHead | None = spec.cache.get("head")
     known = None if head is None else (head.window, head.reserved, head.model)
     if (
@@ -71,6 +121,12 @@ async def _head(spec: ModelSpec, model: Model, request: ModelRequest) -> Request
             counter, request.instructions, request.tools, request.output, window, reserved, model.name
         )
     return head
+
+
+def _reserved(model: Model, request: ModelRequest, window: int) -> int:
+    """Tokens of a window that are kept for the answer."""
+    longest = request.settings.get("max_output_tokens") or profile_of(model).max_output_tokens or window
+    return min(longest, window // _ANSWER_PART)
 
 
 def _same(one: Sequence[object], other: Sequence[object]) -> bool:

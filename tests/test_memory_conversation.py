@@ -1,0 +1,311 @@
+"""The view of a conversation goes on from turn to turn, in other processes and after crashes; its account is true."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+
+import pytest
+from attrs import evolve
+
+from noetic_py import FunctionCall, Harness, Memory, MemoryLayer, Message, call_model, loop, tool, until
+from noetic_py.checkpoints import InMemoryBackend, SqliteBackend
+from noetic_py.checkpoints.contract import CheckpointBackend
+from noetic_py.context.step import AnyStep
+from noetic_py.core.control import SessionKey
+from noetic_py.core.events import ViewMade
+from noetic_py.core.items import FunctionCallOutput, Item
+from noetic_py.core.tokens import EstimatedCounter
+from noetic_py.core.view import View
+from noetic_py.errors import LimitExceeded
+from noetic_py.memory import (
+    Compaction,
+    HistoryWindow,
+    Plan,
+    StaticContent,
+    Temporal,
+    ToolMemory,
+    WorkingMemory,
+    function,
+)
+from noetic_py.models.model import ModelProfile, ModelRequest
+from noetic_py.testing import FaultyBackend, ScriptedModel, VirtualRuntime
+from tests.properties.checks import examples
+
+pytestmark = pytest.mark.anyio
+
+COUNTER = EstimatedCounter()
+WORDS = ("harbour", "tide", "pilot", "chart", "anchor", "buoy", "lantern", "mast", "rope", "keel", "compass", "storm")
+
+
+def say(seed: str, count: int) -> str:
+    """Words that are the same for the same seed."""
+    return " ".join(Random(seed).choices(WORDS, k=count))
+
+
+@tool
+async def lookup(place: str) -> str:
+    """Look a place up in the pilot book."""
+    return say(f"lookup {place}", 25)
+
+
+def answer(request: ModelRequest) -> str | Sequence[FunctionCall]:
+    """An answer that follows from the request alone, so that a process that asks again gets the same."""
+    last = request.items[-1]
+    if not isinstance(last, Message):
+        return say(last.text if isinstance(last, FunctionCallOutput) else last.type, 20)
+    turn = int(last.text.split()[1])
+    calls = [FunctionCall(name="lookup", arguments=json.dumps({"place": f"place {turn % 7}"}))]
+    if turn % 4 == 1 and any(each["name"] == "notes__update" for each in request.tools):
+        patch = {"patch": {WORDS[turn % 9]: say(f"note {turn}", 5)}}
+        calls.append(FunctionCall(name="notes__update", arguments=json.dumps(patch)))
+    return say(last.text, 20) if turn % 5 == 3 else calls
+
+
+class Windowed(ScriptedModel):
+    """A model with a window that is known."""
+
+    def __init__(self, window: int | None) -> None:
+        super().__init__(*[answer] * 2_000)
+        self._window = window
+
+    @property
+    def profile(self) -> ModelProfile:
+        return evolve(super().profile, context_window=self._window, max_output_tokens=100, encoding=None)
+
+
+class Five(Memory):
+    rules: StaticContent = StaticContent(content="Cite the pilot book. " + say("rules", 20))
+    notes: WorkingMemory = WorkingMemory()
+    plan: Plan = Plan()
+    calls: ToolMemory = ToolMemory(max_calls=4, budget=300)
+    time: Temporal = Temporal(clock=VirtualRuntime())
+
+
+class Short(Five):
+    short: Compaction = Compaction(window=1_500)
+
+
+class Newest(Memory):
+    notes: WorkingMemory = WorkingMemory(placement="anchor")
+    window: HistoryWindow = HistoryWindow(max_turns=4)
+
+
+def wire(item: Item) -> str:
+    """What of an item depends on no id."""
+    match item:
+        case Message():
+            return f"{item.role}: {item.text}"
+        case FunctionCall():
+            return f"call {item.name} {item.arguments}"
+        case FunctionCallOutput():
+            return f"output {item.text}"
+        case _:
+            return repr(item)
+
+
+def head(request: ModelRequest) -> int:
+    texts = [request.instructions or "", *map(json.dumps, request.tools)]
+    return sum(COUNTER.count_text(text).value for text in texts if text)
+
+
+def measured(request: ModelRequest) -> int:
+    return head(request) + sum(COUNTER.count_item(item).value for item in request.items)
+
+
+def common(before: ModelRequest | None, now: ModelRequest) -> int:
+    """Tokens at the start of a request that the one before has too."""
+    if before is None or (before.instructions, before.tools) != (now.instructions, now.tools):
+        return 0
+    tokens = head(now)
+    for one, other in zip(before.items, now.items, strict=False):
+        if wire(one) != wire(other):
+            break
+        tokens += COUNTER.count_item(other).value
+    return tokens
+
+
+def agent(model: ScriptedModel) -> AnyStep:
+    asking = call_model(model, instructions="You are a pilot.", tools=[lookup], id="ask")
+    return loop(asking, until=until.no_tool_calls(), id="agent")
+
+
+async def talk(
+    model: Windowed, memory: Memory | None, turns: range, backend: CheckpointBackend | None = None
+) -> list[View]:
+    """Turns of one session in one process; the views of its requests."""
+    views: list[View] = []
+    async with Harness(memory=memory, checkpoints=backend, plugins=()) as harness:
+        session = harness.session("ada", "t")
+        for turn in turns:
+            async with session.stream(agent(model), f"Turn {turn} {say(str(turn), 12)}") as stream:
+                views += [event.view async for event in stream.events if isinstance(event, ViewMade)]
+    return views
+
+
+def requests_of(model: ScriptedModel) -> list[list[str]]:
+    return [[*map(wire, request.items)] for request in model.requests]
+
+
+BUNDLES = pytest.mark.parametrize("memory", [Five(), Short(), Newest()], ids=["five", "compaction", "window"])
+OR_NONE = pytest.mark.parametrize(
+    "memory", [Five(), Short(), Newest(), None], ids=["five", "compaction", "window", "none"]
+)
+
+
+@BUNDLES
+@pytest.mark.parametrize("window", [1_500, 6_000])
+async def test_the_account_is_what_the_model_received_in_every_request(memory: Memory, window: int) -> None:
+    model = Windowed(window)
+    views = await talk(model, memory, range(24))
+    assert len(views) == len(model.requests)
+    before: ModelRequest | None = None
+    for view, request in zip(views, model.requests, strict=True):
+        assert [*map(wire, view.items)] == [*map(wire, request.items)]
+        assert view.tokens == measured(request) <= window - 100
+        assert sum(block.tokens for block in view.blocks) == view.tokens
+        assert view.repeated == common(before, request)
+        before = request
+    assert [view.reason for view in views if view.reason != "cold start"] or views[-1].epoch == 1
+
+
+@OR_NONE
+async def test_another_process_asks_with_the_same_bytes(memory: Memory | None) -> None:
+    one = Windowed(1_500)
+    views = await talk(one, memory, range(12))
+    other, backend = Windowed(1_500), InMemoryBackend()
+    again = [view for turn in range(12) for view in await talk(other, memory, range(turn, turn + 1), backend)]
+    assert requests_of(other) == requests_of(one)
+    told = [(view.tokens, view.repeated, view.moved, view.epoch, view.reason, view.stable) for view in again]
+    said = [(view.tokens, view.repeated, view.moved, view.epoch, view.reason, view.stable) for view in views]
+    # Without layers a process looks for itself whether a conversation that was never cut may be too long.
+    assert told == said or (memory is None and said[-len(told) :] == told)
+
+
+@OR_NONE
+async def test_a_resumed_run_asks_with_the_bytes_of_the_one_that_died(memory: Memory | None) -> None:
+    """Wherever a process dies, the next one asks what that one would have asked."""
+    steady = Windowed(1_500)
+    await talk(steady, memory, range(10), InMemoryBackend())
+    dying = [*range(1, 9)] if examples(sample=1, full=2) == 1 else [*range(1, 40)]
+    for dies_at in dying:
+        model = Windowed(1_500)
+        backend = FaultyBackend(InMemoryBackend())
+        await talk(model, memory, range(8), backend)
+        backend.revive(dies_at=dies_at)
+        turn, flow = f"Turn 8 {say('8', 12)}", agent(model)
+        for _ in range(2):
+            with ExitStack() as stack:
+                stack.enter_context(backend.outlived())
+                async with Harness(memory=memory, checkpoints=backend, plugins=()) as harness:
+                    await harness.session("ada", "t").run(flow, turn, delivery_id="eighth")
+            backend.revive()
+        await talk(model, memory, range(9, 10), backend)
+        asked = requests_of(model)
+        assert [one for one, two in zip(asked, [*asked[1:], None], strict=True) if one != two] == requests_of(steady)
+
+
+@pytest.mark.parametrize("memory", [None, Memory()], ids=["none", "empty"])
+async def test_the_window_is_kept_without_layers(memory: Memory | None) -> None:
+    model = Windowed(1_500)
+    views = await talk(model, memory, range(24))
+    assert all(measured(request) <= 1_400 for request in model.requests)
+    # While there is certainly room in the window, there is nothing to tell.
+    quiet = len(model.requests) - len(views)
+    assert 0 < quiet < 10
+    for place, view in enumerate(views, quiet):
+        before, request = model.requests[place - 1 : place + 1]
+        assert [*map(wire, view.items)] == [*map(wire, request.items)]
+        assert (view.tokens, view.repeated) == (measured(request), common(before, request))
+    assert {block.kind for view in views for block in view.blocks} == {"system", "tools", "history", "tail"}
+    assert "the oldest of what has no room" in views[-1].explain()
+
+
+async def test_what_cannot_be_left_out_is_refused_without_layers_too() -> None:
+    async with Harness(plugins=()) as harness:
+        with pytest.raises(LimitExceeded, match="the request to the model takes"):
+            await harness.run(agent(Windowed(1_500)), "Turn 1 " + "word " * 5_000)
+
+
+async def test_nothing_is_written_where_nothing_is_decided() -> None:
+    """A conversation without layers that has room in the window is stored as it always was."""
+    for window in (None, 100_000):
+        backend, model = InMemoryBackend(), Windowed(window)
+        await talk(model, None, range(4), backend)
+        async with Harness(checkpoints=backend, plugins=()) as harness:
+            runs = [run.run_id for run in await harness.runs.list()]
+        assert len(runs) == 4
+        for run in [*runs, SessionKey("ada", "t").stream]:
+            for record in await backend.read(run):
+                written = json.loads(record.payload)
+                if isinstance(written, dict):
+                    assert not {"v", "view"} & set(written)
+                    assert "shown" not in written.get("opening", {})
+
+
+async def test_a_session_in_a_file_goes_on_after_a_restart(tmp_path: Path) -> None:
+    one, other = Windowed(1_500), Windowed(1_500)
+    await talk(one, Five(), range(8))
+    for turn in range(8):
+        async with SqliteBackend(tmp_path / "runs.db") as backend:
+            await talk(other, Five(), range(turn, turn + 1), backend)
+    assert requests_of(other) == requests_of(one)
+
+
+async def test_an_edit_by_hand_begins_no_conversation_anew() -> None:
+    model = Windowed(None)
+    async with Harness(memory=Five(), plugins=()) as harness:
+        session = harness.session("ada", "t")
+        for turn in range(4):
+            await session.run(agent(model), f"Turn {turn}")
+        before = model.requests[-1]
+        async with session.edit() as edit:
+            del edit.items[-3:]
+        result = await session.run(agent(model), "Turn 4")
+        view = harness.explain_view(result.run_id)
+    assert view.epoch == 1
+    assert common(before, model.requests[-1]) > head(before)
+
+
+class Counting(MemoryLayer[int]):
+    """Counts the answers, and says so."""
+
+    placement = "anchor"
+
+    @function
+    async def add(self) -> None:
+        """Count one more."""
+        self.state = (self.state or 0) + 1
+
+    async def recall(self, query: str, budget: int) -> str:
+        return f"Counted: {self.state or 0}"
+
+
+class Counted(Memory):
+    count: Counting = Counting()
+
+
+async def test_a_step_that_is_tried_again_asks_as_if_it_had_not_failed() -> None:
+    """What a discarded attempt has shown the model is discarded with it, in this process and in the next."""
+    from noetic_py import Context, Retry, step
+
+    model = ScriptedModel("One.", "Two.", "Three.", "Four.")
+    asking = call_model(model, id="ask")
+    failures = iter([True, False])
+
+    @step(retry=Retry(attempts=2))
+    async def tries(x: str, ctx: Context[Counted]) -> str:
+        await ctx.memory.count.add()
+        said = await asking(x, ctx)
+        if next(failures):
+            raise ValueError("not yet")
+        return said
+
+    async with Harness(memory=Counted(), plugins=()) as harness:
+        result = await harness.run(asking >> tries, "How many?")
+        view = harness.explain_view(result.run_id)
+    assert requests_of(model)[1] == requests_of(model)[2]
+    assert (view.epoch, view.repeated) == (1, view.repeated)
