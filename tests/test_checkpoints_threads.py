@@ -46,8 +46,6 @@ class Hands:
             except threading.BrokenBarrierError as error:
                 job.error = error
 
-    def patience(self) -> None: ...
-
     def close(self, *, last: bool) -> None:
         self._groups.append(-1 if last else -2)
 

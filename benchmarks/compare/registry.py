@@ -130,9 +130,8 @@ PEERS: Mapping[str, Library] = {
             everywhere("langgraph"),
             notes={
                 "W1": "run with `invoke`, which for one node at a time takes about half as long as `ainvoke`",
-                "W3": '`SqliteSaver` and `durability="sync"`, run with `invoke`; it uses a write-ahead log with every '
-                "SQLite, which syncs once a commit; with one older than 3.51.3, as here, ours uses a rollback journal, "
-                "which syncs four times",
+                "W3": '`SqliteSaver` and `durability="sync"`, run with `invoke`; both use a write-ahead log, which '
+                "syncs once a commit",
                 "W6": "a thread in the checkpointer that lives in memory, written once, as encoded bytes",
             },
         ),

@@ -128,10 +128,6 @@ class Worker(Protocol):
         """Do jobs, and set the value or the error of each; raises nothing."""
         ...
 
-    def patience(self) -> float | None:
-        """For how many seconds it may be left without jobs before it is asked again, `None` for ever."""
-        ...
-
     def close(self, *, last: bool) -> None:
         """Close what it has opened; raises nothing.
 
@@ -305,11 +301,8 @@ class WorkerPool(Generic[U]):
                 Job.end_all(self._closing)
 
     def _take(self, worker: Worker) -> list[AnyJob] | None:
-        """The next jobs; none when another thread has taken them or patience has run out, `None` at the end."""
-        try:
-            self._calls.get(timeout=worker.patience())
-        except Empty:
-            return []
+        """The next jobs; none when another thread has taken them, `None` at the end."""
+        self._calls.get()
         with self._lock:
             if not self._queue:
                 return None if self._closed else []

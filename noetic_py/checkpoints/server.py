@@ -143,9 +143,6 @@ class ServerWorker(Generic[L, S]):
         """Take the next job."""
         return [queue.popleft()]
 
-    def patience(self) -> None:
-        """A connection may be left alone for ever."""
-
     def do(self, jobs: Sequence[AnyJob]) -> None:
         """Do jobs."""
         for job in jobs:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,9 @@ PROGRAM = 13
 
 
 def stored(life: Life, name: str) -> str:
-    """Keep a copy of a run's file, which nobody has open."""
+    """Keep a copy of a run's file, which no process has open, with all that a killed one has left in its log."""
+    with closing(sqlite3.connect(life.folder / "runs.db")) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return str(shutil.copy(life.folder / "runs.db", life.folder / name))
 
 

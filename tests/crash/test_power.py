@@ -76,14 +76,13 @@ def trace(children: Children, folder: Path, before: Files, *, exclusive: bool, k
 
 
 def in_a_commit(whole: Trace) -> tuple[Files, int]:
-    """What a process leaves that is killed in the middle of a commit: there is something to roll back.
+    """What a process leaves that is killed in the middle of a commit: its log ends with half a transaction.
 
     Returns:
         The files, and how many records it knew to be stored.
     """
     writes = [at for at, event in enumerate(whole.events) if event.call == "write"]
-    wanted = "runs.db-wal" if whole.exclusive else "runs.db"
-    end = next(at for at in writes[len(writes) * 2 // 3 :] if whole.events[at].name == wanted)
+    end = next(at for at in writes[len(writes) * 2 // 3 :] if whole.events[at].name == "runs.db-wal")
     disk = whole.disk()
     for event in whole.events[: end + 1]:
         disk.do(event)
@@ -111,10 +110,10 @@ def traced_run(children: Children, *, exclusive: bool, resumed: bool) -> Trace:
     return known[exclusive, resumed]
 
 
-@pytest.fixture(params=["rollback journal", "write-ahead log"])
+@pytest.fixture(params=["shared", "exclusive"])
 def found(request: pytest.FixtureRequest, resumed: bool, children: Children) -> Trace:
     """What a process did."""
-    return traced_run(children, exclusive=request.param == "write-ahead log", resumed=resumed)
+    return traced_run(children, exclusive=request.param == "exclusive", resumed=resumed)
 
 
 @dataclass(frozen=True)
@@ -211,7 +210,7 @@ def test_a_disk_that_heeds_no_sync_loses_what_was_acknowledged(found: Trace, res
 @pytest.mark.parametrize("lost", ["runs.db-journal", "runs.db", "runs.db-wal", ""])
 def test_every_kind_of_sync_is_needed(children: Children, lost: str, figure: Figure) -> None:
     """Leaving out the syncs of one file, or of the folder, is found too."""
-    found = traced_run(children, exclusive=lost == "runs.db-wal", resumed=False)
+    found = traced_run(children, exclusive=False, resumed=False)
     events = [event for event in found.events if event.call != "sync" or event.name != lost]
     assert len(events) < len(found.events)
     lying = Trace(found.before, events, found.value, found.records, found.exclusive)

@@ -106,9 +106,6 @@ class _OneByOne:
         """Take the next one."""
         return [queue.popleft()]
 
-    def patience(self) -> None:
-        """Nothing is held between two jobs."""
-
     def do(self, jobs: Sequence[AnyJob]) -> None:
         """Do it."""
         for job in jobs:

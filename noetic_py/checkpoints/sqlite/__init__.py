@@ -20,7 +20,6 @@ from noetic_py.checkpoints.sqlite.schema import (
     connect,
     from_sqlite,
     open_database,
-    wal_is_safe,
 )
 from noetic_py.checkpoints.sqlite.store import GroupCommit, SqliteStore
 from noetic_py.core.runtime import SYSTEM, Runtime
@@ -30,20 +29,26 @@ __all__ = ["SqliteBackend"]
 
 T = TypeVar("T")
 
+_WHY: Mapping[Mode, str] = {
+    "exclusive": "no other process may open the file",
+    "wal": "a commit syncs once, and readers do not wait for writers",
+    "persist": "another program had the file open with a rollback journal, so the mode could not be changed",
+}
+
 
 class SqliteBackend(EmbeddedBackend[SqliteStore]):
     """Keeps journals and values in an SQLite file. What was acknowledged survives the loss of power.
 
     The file is opened when it is first needed, in a thread of the backend's own; `async with` opens it at once. Several
     processes of one machine may use one file: their commits take turns, and what one of them owns is free as soon as
-    it ends, however it ends. While it lives, nothing it owns runs out. Beside the file lie its journal and a file of
-    locks, `-lock`; the disk has to be local. Use a copy of the file made by `VACUUM INTO`, or while it is closed.
+    it ends, however it ends. While it lives, nothing it owns runs out. Beside the file lie its write-ahead log, `-wal`
+    and `-shm`, and a file of locks, `-lock`; the disk has to be local. Back the file up with `VACUUM INTO`, or while it
+    is closed.
 
     Args:
         path: The file; it and its directories are made when they are not there.
         busy_timeout: How many seconds to wait for another process.
-        exclusive: Let no other process open the file meanwhile: faster where SQLite is older than 3.51.3, for one sync
-            a commit does in place of four.
+        exclusive: Let no other process open the file meanwhile.
         blob_threshold: Payloads longer than this, in bytes, are stored once, by their content.
         max_bytes: The largest transaction, and the largest value of a key, in bytes.
         file_mode: Permissions of the file and of those beside it.
@@ -90,15 +95,14 @@ class SqliteBackend(EmbeddedBackend[SqliteStore]):
         """The file, the SQLite that is linked, the journal mode and why it was chosen."""
         await self._open()
         mode = self._opening.mode or "persist"
-        version = sqlite3.sqlite_version
         return {
             "backend": "sqlite",
             "path": self._settings.where,
             "schema": str(VERSION),
-            "sqlite": version,
+            "sqlite": sqlite3.sqlite_version,
             "synchronous": "full",
             "journal": "persist" if mode == "persist" else "wal",
-            "why": _why(mode, version),
+            "why": _WHY[mode],
         }
 
     async def close(self) -> None:
@@ -162,13 +166,3 @@ def _checked_path(path: str | Path) -> Path:
             hint='"runs.db"; InMemoryBackend() keeps nothing',
         )
     return Path(text).absolute()
-
-
-def _why(mode: Mode, version: str) -> str:
-    if mode == "exclusive":
-        return "no other process may open the file, so a write-ahead log is safe in every version"
-    if mode == "wal":
-        return f"SQLite {version} may use a write-ahead log with several connections"
-    if wal_is_safe(sqlite3.sqlite_version_info):
-        return "the file was made with a rollback journal, and another process may rely on that"
-    return f"SQLite {version} can damage a file in WAL mode that two connections have open"

@@ -13,11 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 from noetic_py.checkpoints.checks import NO_DESCRIPTORS, has_descriptors
 from noetic_py.checkpoints.locks import Locks, from_os, make_folder, sync_folder
 from noetic_py.errors import CheckpointError, CorruptRecord, StoreUnavailable
+from noetic_py.journal.stored import Lease
 
 # Code: reason, what happened, what to do.
 _SQLITE: dict[int, tuple[str, str, str]] = {
@@ -201,10 +202,12 @@ class Sums:
 APPLICATION = 0x6E6F6574
 VERSION = 2
 _OLDEST = (3, 35, 0)
-_MENDED = ((3, 51, 3), (3, 50, 7), (3, 44, 6))
 
 Mode: TypeAlias = Literal["wal", "exclusive", "persist"]
-"""How the file is written: WAL with several connections, WAL with one, or a rollback journal."""
+"""How the file is written: a write-ahead log with several connections, one with a single one, or a rollback journal."""
+
+_JOURNAL_BYTES = 8 << 20
+"""The journal's size on the disk after it was emptied, in bytes."""
 
 _TABLES = (
     """CREATE TABLE store (
@@ -277,11 +280,13 @@ class OpenFile:
         settings: How it was opened.
         locks: The locks beside it.
         inode: Which file it is, once it was opened.
+        unreleased: Leases that were given back, but not yet in the file.
     """
 
     settings: Settings
     locks: Locks
     inode: tuple[int, int] | None = None
+    unreleased: set[Lease] = field(factory=set[Lease])
 
     @classmethod
     def find(cls, settings: Settings) -> OpenFile:
@@ -318,12 +323,6 @@ def inode_of(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-def wal_is_safe(version: tuple[int, int, int]) -> bool:
-    """Whether this SQLite may use WAL with a second connection."""
-    newest, *lines = _MENDED
-    return version >= newest or any(version[:2] == line[:2] and version >= line for line in lines)
 
 
 def _refuse(settings: Settings, what: str, reason: str, hint: str) -> StoreUnavailable:
@@ -374,6 +373,17 @@ def connect(settings: Settings) -> sqlite3.Connection:
     connection = sqlite3.connect(settings.path, timeout=settings.busy_timeout, isolation_level=None)
     # The driver gives up the whole query where one text is not UTF-8, and the rows beside it with it.
     connection.text_factory = _text
+    if not settings.exclusive:
+        # SQLite would move the log into the file after a commit, without the lock that keeps other writers away.
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+    return connection
+
+
+def open_checkpointer(settings: Settings) -> sqlite3.Connection:
+    """A second connection, which moves the write-ahead log into the file."""
+    connection = connect(settings)
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA checkpoint_fullfsync = ON")
     return connection
 
 
@@ -427,9 +437,8 @@ def _one(connection: sqlite3.Connection, sql: str) -> object:
 
 
 def _prepare(connection: sqlite3.Connection, settings: Settings) -> Mode:
-    # Before the first read: with it, a file that was left in WAL mode is read without shared memory.
-    safe = wal_is_safe(sqlite3.sqlite_version_info)
-    if settings.exclusive or not safe:
+    if settings.exclusive:
+        # Before the first read: with it, a file that was left in WAL mode is read without shared memory.
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
     application, version = _one(connection, "PRAGMA application_id"), _one(connection, "PRAGMA user_version")
     new = application == 0 and _one(connection, "SELECT count(*) FROM sqlite_master") == 0
@@ -442,8 +451,8 @@ def _prepare(connection: sqlite3.Connection, settings: Settings) -> Mode:
             "newer",
             "upgrade noetic-py, or give another path",
         )
-    mode = mode_of(_one(connection, "PRAGMA journal_mode") == "wal", new=new, safe=safe, exclusive=settings.exclusive)
-    _set(connection, mode, settings)
+    mode = _set_journal(connection, settings)
+    _set(connection)
     if new:
         _make(connection)
     elif isinstance(version, int):
@@ -452,27 +461,24 @@ def _prepare(connection: sqlite3.Connection, settings: Settings) -> Mode:
     return mode
 
 
-def mode_of(is_wal: bool, *, new: bool, safe: bool, exclusive: bool) -> Mode:
-    """How a file is to be written.
-
-    Args:
-        is_wal: Whether it is in WAL mode.
-        new: Whether it was made just now.
-        safe: Whether this SQLite may use WAL with a second connection.
-        exclusive: Whether there is none.
-    """
-    if exclusive:
-        return "exclusive"
-    return "wal" if safe and (new or is_wal) else "persist"
-
-
-def _set(connection: sqlite3.Connection, mode: Mode, settings: Settings) -> None:
-    wanted = "persist" if mode == "persist" else "wal"
-    statement = "PRAGMA journal_mode = PERSIST" if mode == "persist" else "PRAGMA journal_mode = WAL"
-    if _one(connection, statement) != wanted:
+def _set_journal(connection: sqlite3.Connection, settings: Settings) -> Mode:
+    """Use a write-ahead log, unless another program has the file open with a rollback journal at this moment."""
+    try:
+        journal = _one(connection, "PRAGMA journal_mode = WAL")
+    except sqlite3.OperationalError as error:
+        if not is_busy(error):
+            raise
+        journal = _one(connection, "PRAGMA journal_mode")
+    if journal == "wal":
+        return "exclusive" if settings.exclusive else "wal"
+    if settings.exclusive or _one(connection, "PRAGMA journal_mode = PERSIST") != "persist":
         raise _refuse(
             settings, "its journal mode cannot be set", "sqlite", "close the other programs that have it open"
         )
+    return "persist"
+
+
+def _set(connection: sqlite3.Connection) -> None:
     for pragma in (
         "PRAGMA synchronous = FULL",
         # On macOS an fsync does not reach the disk without these; elsewhere they mean nothing.
@@ -483,13 +489,9 @@ def _set(connection: sqlite3.Connection, mode: Mode, settings: Settings) -> None
         "PRAGMA mmap_size = 0",
         "PRAGMA secure_delete = ON",
         "PRAGMA temp_store = MEMORY",
+        f"PRAGMA journal_size_limit = {_JOURNAL_BYTES}",
     ):
         connection.execute(pragma)
-    if mode == "persist":
-        connection.execute("PRAGMA locking_mode = NORMAL")
-        connection.execute("PRAGMA journal_size_limit = 1048576")
-        # The lock is given back by the first access after the change of mode.
-        _one(connection, "SELECT count(*) FROM sqlite_master")
 
 
 def _make(connection: sqlite3.Connection) -> None:

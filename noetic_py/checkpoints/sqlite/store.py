@@ -25,85 +25,22 @@ from noetic_py.checkpoints.sqlite.schema import (
     RunRow,
     Sums,
     from_sqlite,
-    inode_of,
     is_broken,
     is_busy,
     is_worth_retrying,
+    open_checkpointer,
     place,
 )
 from noetic_py.errors import CorruptRecord, LimitExceeded, StoreUnavailable
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
 from noetic_py.journal.transforms import Packed, pack, pack_scope, unpack
 
-SECONDS = 0.005
-"""How long after a commit: longer than a step that does little, and nothing to a process that waits."""
-
-
-class ConnectionLock:
-    """The lock of one connection, between its transactions.
-
-    Args:
-        connection: The connection.
-        path: Its file.
-    """
-
-    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
-        self._execute = connection.execute
-        self._journal = f"{path}-journal"
-        # Which file the journal is that SQLite has open. Where another program deletes it, what is written to it is
-        # lost, and not found after a loss of power.
-        self._inode: tuple[int, int] | None = None
-        self._open: sqlite3.Cursor | None = None
-        self._until = 0.0
-
-    def begin(self) -> bool:
-        """Begin a transaction under the lock that is held.
-
-        Returns:
-            Whether that was possible; where not, nothing is held any more.
-        """
-        if self._open is None:
-            return False
-        try:
-            self._execute("BEGIN IMMEDIATE")
-        except DRIVER_ERRORS as error:
-            self.let_go()
-            if is_busy(error):
-                return False
-            raise
-        if self._inode == inode_of(self._journal):
-            return True
-        self._execute("ROLLBACK")
-        self.let_go()
-        return False
-
-    def take(self) -> None:
-        """Hold on to the lock of the transaction that was begun."""
-        self._open = self._execute("SELECT name FROM sqlite_master")
-
-    def commit(self) -> None:
-        """Commit, and look before the first time at the journal, which until then no other process touches."""
-        if self._open is not None and self._inode is None:
-            self._inode = inode_of(self._journal)
-        self._execute("COMMIT")
-        self._until = time.monotonic() + SECONDS
-
-    def left(self) -> float | None:
-        """For how many seconds it is still held, `None` when it is not; one whose time is over is let go."""
-        if self._open is None:
-            return None
-        left = self._until - time.monotonic()
-        if left > 0:
-            return left
-        self.let_go()
-        return None
-
-    def let_go(self) -> None:
-        """Give the lock back, unless a transaction needs it."""
-        held, self._open, self._inode = self._open, None, None
-        if held is not None:
-            held.close()
-
+_CHECKPOINT_BYTES = 4 << 20
+"""So many bytes in the write-ahead log are moved into the file."""
+_COMMIT_BYTES = 8 << 10
+"""What a commit adds to the log at least: two pages."""
+_POLL = 0.0005
+"""Seconds between two attempts to take the lock of writers."""
 
 _BY_RUN_ID = RUN + " WHERE run_id = ?"
 _NEWEST = RUN + " WHERE id <= ? ORDER BY id DESC LIMIT ?"
@@ -135,8 +72,12 @@ class SqliteStore:
         self._threshold = threshold
         # Rows of runs as they were left here, perhaps by what was undone; SQLite compares one that is relied on.
         self._heads: dict[str, RunRow] = {}
-        self._hold = ConnectionLock(connection, self.where)
-        self._writes = False
+        # Moves the log into the file, while this connection holds the lock of writers.
+        self._checkpointer: sqlite3.Connection | None = None
+        self._logged = 0
+        self._releases = False
+        if mode == "wal":
+            self._execute("PRAGMA busy_timeout = 0")
 
     # -- transactions of SQLite
 
@@ -145,39 +86,58 @@ class SqliteStore:
         """Whether one is open."""
         return self._connection.in_transaction
 
-    def begin(self, *, write: bool) -> StoreUnavailable | None:
+    def begin(self, *, write: bool) -> bool:
         """Open a transaction.
 
         Returns:
-            Why nothing is written: the file is not written the way it was when it was opened.
+            Whether the file is still written the way it was when it was opened.
 
         Raises:
             StoreUnavailable: The file is not there any more.
         """
         if not write:
             self._execute("BEGIN")
-            return None
+            return True
         self._place.check()
-        if self._hold.begin():
-            self._writes = True
-            return None
-        self._execute("BEGIN IMMEDIATE")
-        self._writes = True
-        if self.mode != "persist":
-            return None
-        self._hold.take()
-        if self._one("PRAGMA journal_mode") == ("persist",):
-            return None
-        return StoreUnavailable(
-            f"{self.where}: another program has changed the file's journal mode",
-            where=self.where,
-            reason="mode",
-            hint="try again",
-        )
+        self._take_turn()
+        if self.mode == "persist":
+            return self._one("PRAGMA journal_mode") == ("persist",)
+        if self._logged >= _CHECKPOINT_BYTES and self.mode == "wal":
+            self._checkpoint()
+            # The log begins anew with a transaction that finds all of it in the file.
+            self._execute("ROLLBACK")
+            self._take_turn()
+        self._logged += _COMMIT_BYTES
+        for lease in self._place.unreleased:
+            with suppress(CorruptRecord):
+                self._end(lease)
+        return True
 
-    def patience(self) -> float | None:
-        """For how many seconds the file is held between two transactions, `None` when it is not."""
-        return self._hold.left()
+    def _take_turn(self) -> None:
+        """Begin to write; SQLite's own wait for other writers would grow to a tenth of a second between two looks."""
+        end = time.monotonic() + self._place.settings.busy_timeout
+        while True:
+            try:
+                self._execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if not is_busy(error) or time.monotonic() >= end:
+                    raise
+            else:
+                return
+            time.sleep(_POLL)
+
+    def _checkpoint(self) -> None:
+        """Move the write-ahead log into the file, so that the next transaction begins the log anew.
+
+        In SQLite before 3.51.3 a checkpoint damages the file when another connection begins the log anew meanwhile
+        (https://sqlite.org/wal.html#walresetbug). Only the holder of the lock of writers can do that, and this
+        connection holds it; another one of its process does the work, as a transaction cannot be checkpointed by the
+        connection that has it open.
+        """
+        if self._checkpointer is None:
+            self._checkpointer = open_checkpointer(self._place.settings)
+        self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        self._logged = 0
 
     def savepoint(self) -> None:
         """Begin a part of a transaction that can be undone alone."""
@@ -191,32 +151,30 @@ class SqliteStore:
 
     def commit(self) -> None:
         """Make everything last."""
-        if self._writes:
-            self._hold.commit()
-        else:
-            self._execute("COMMIT")
-        self._writes = False
+        self._execute("COMMIT")
+        if self._releases:
+            self._releases = False
+            self._place.unreleased.clear()
 
     def undo(self) -> None:
         """Undo everything since the beginning of the transaction, and begin again."""
-        self._writes = False
+        self._releases = False
         self._execute("ROLLBACK")
         self._execute("BEGIN")
 
     def rollback(self) -> None:
         """Undo everything; SQLite has done so itself after some errors."""
-        self._writes = False
-        self._hold.let_go()
+        self._releases = False
         with suppress(*DRIVER_ERRORS):
             if self._connection.in_transaction:
                 self._execute("ROLLBACK")
 
     def close(self) -> None:
-        """Close the connection; the file is left in a mode that another SQLite may open."""
+        """Close the file."""
         with suppress(*DRIVER_ERRORS), closing(self._connection):
             self.rollback()
-            if self.mode == "exclusive":
-                self._execute("PRAGMA journal_mode = PERSIST")
+            if self._checkpointer is not None:
+                self._checkpointer.close()
 
     def _one(self, sql: str, values: tuple[object, ...] = ()) -> tuple[object, ...] | None:
         row: tuple[object, ...] | None = self._execute(sql, values).fetchone()
@@ -381,11 +339,13 @@ class SqliteStore:
         if run.position >= LONGEST:
             raise LimitExceeded("a run's records", LONGEST - 1, hint="go on in a fork, or in a run of its own")
         crc = self._sums.transaction(run.id, run.position, count, packed.body)
+        self._logged += len(packed.body)
         self._execute(
             "INSERT INTO transactions (id, count, crc, body) VALUES (?, ?, ?, ?)",
             (place(run.id, run.position), count, crc, packed.body),
         )
         for digest, payload in packed.blobs.items():
+            self._logged += len(payload)
             self._execute("INSERT OR IGNORE INTO blobs (sha256, data) VALUES (?, ?)", (digest, payload))
             self._execute(
                 "INSERT OR IGNORE INTO uses (stream, blob, first) SELECT ?, id, ? FROM blobs WHERE sha256 = ?",
@@ -545,11 +505,16 @@ class SqliteStore:
         return lease
 
     def release(self, leases: Collection[Lease]) -> None:
-        """End leases."""
+        """End leases; those that a full disk does not take end with the next transaction that it takes."""
+        self._place.unreleased.update(leases)
         for lease in leases:
-            run = self._find(lease.run_id)
-            if run is not None and (run.fence, run.owner) == (lease.fence, self._locks.owner):
-                self._save(evolve(run, owner=0))
+            self._end(lease)
+
+    def _end(self, lease: Lease) -> None:
+        run = self._find(lease.run_id)
+        if run is not None and (run.fence, run.owner) == (lease.fence, self._locks.owner):
+            self._save(evolve(run, owner=0))
+        self._releases = True
 
     # -- scoped values
 
@@ -573,6 +538,7 @@ class SqliteStore:
         packed = pack_scope(scope)
         found = self._expected(packed, key, expected)
         version = self._tick()
+        self._logged += len(value)
         crc = self._sums.pair(version, packed, key, value)
         if found is None:
             self._execute(
@@ -628,10 +594,6 @@ class GroupCommit:
         """Take everything that waits now."""
         return [queue.popleft() for _ in range(min(len(queue), _MAX_GROUP))]
 
-    def patience(self) -> float | None:
-        """For how many seconds the file is held between two groups."""
-        return None if self._store is None else self._store.patience()
-
     def do(self, jobs: Sequence[AnyJob]) -> None:
         """Do jobs, first what reads: it sees nothing that is not committed."""
         usable = True
@@ -656,6 +618,23 @@ class GroupCommit:
             self._store.close()
             self._store = None
 
+    def _reopened(self) -> SqliteStore:
+        """Open the file again, in the journal mode that another program has given it, and begin to write.
+
+        Raises:
+            StoreUnavailable: It was changed again.
+        """
+        self.close(last=False)
+        store = self._store = self._opened()
+        if store.begin(write=True):
+            return store
+        raise StoreUnavailable(
+            f"{self._where}: another program has changed the file's journal mode",
+            where=self._where,
+            reason="mode",
+            hint="close that program, then resume the run",
+        )
+
     def _read(self, store: SqliteStore, job: AnyJob) -> bool:
         """Do one piece of reading work; returns whether the connection may be used on."""
         try:
@@ -677,12 +656,8 @@ class GroupCommit:
         What was lost because of one piece is done once more, each piece alone.
         """
         try:
-            refused = store.begin(write=True)
-            if refused is not None:
-                store.rollback()
-                for job in jobs:
-                    job.error = refused
-                return False
+            if not store.begin(write=True):
+                store = self._reopened()
             for job in jobs:
                 _part(store, job, alone=len(jobs) == 1)
             store.commit()
