@@ -33,7 +33,9 @@ from tests.mutation.targets import PARTS, TARGETS
 ROOT = Path(__file__).resolve().parent.parent.parent
 TAIL = 4000
 SECONDS = 15.0
-"""How long the tests of one change take together, without the change."""
+"""How much time of the processor the tests of one change take together, without the change."""
+WAITS = 60.0
+"""Seconds after which a test that does nothing has ended for good."""
 
 
 @frozen
@@ -123,7 +125,10 @@ class Session:
         return True
 
     def _limits(self, number: int, items: Sequence[pytest.Item], unchanged: Any) -> dict[pytest.Item, float]:
-        """The shortest tests that reach a change, as many as fit, with the seconds that each may take."""
+        """The shortest tests that reach a change, as many as fit, with the seconds of the processor that each may take.
+
+        Other work on the machine makes no difference to these.
+        """
         limits: dict[pytest.Item, float] = {}
         left = SECONDS
         for item in sorted(items, key=lambda item: float(unchanged[item.nodeid]["seconds"])):
@@ -137,17 +142,19 @@ class Session:
         seen: dict[str, object] = {}
         for item, following in zip(items, [*items[1:], None], strict=True):
             self._switch.reached.clear()
-            begin = time.monotonic()
+            begin = time.process_time()
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            seen[item.nodeid] = {"seconds": time.monotonic() - begin, "reached": sorted(self._switch.reached)}
+            seen[item.nodeid] = {"seconds": time.process_time() - begin, "reached": sorted(self._switch.reached)}
         return f"failures of {self._failed}" if self._failed else seen
 
     def _changed(self, number: int, limits: Mapping[pytest.Item, float]) -> str:
         self._switch.on = number
-        # A change may well make a test wait for ever: the alarm ends the process.
+        # A change may well make a test run or wait for ever: an alarm ends the process.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
         for item, following in zip(limits, [*[*limits][1:], None], strict=True):
-            signal.setitimer(signal.ITIMER_REAL, limits[item])
+            signal.setitimer(signal.ITIMER_PROF, limits[item])
+            signal.setitimer(signal.ITIMER_REAL, WAITS + 20 * limits[item])
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if self._failed:
                 return "noticed"
