@@ -14,6 +14,7 @@ from noetic_py import (
     Harness,
     Memory,
     MemoryLayer,
+    Retry,
     RunResult,
     StateBag,
     Step,
@@ -376,3 +377,19 @@ async def test_a_part_that_shares_the_state_leaves_its_layers_to_itself_when_it_
     async with Harness(plugins=(), memory=Mem()) as harness:
         unkept = await harness.run(flow, None, budget=budget, on_error="result")
     assert (unkept.state, unkept.memory) == (whole.state, whole.memory)
+
+
+async def test_attempts_of_a_step_do_not_count_against_its_own_budget() -> None:
+    @step(id="say", version="1")
+    async def say(x: int) -> int:
+        return x
+
+    @step(id="tries", version="1", retry=Retry(3, initial=0), budget=Budget(steps=1))
+    async def tries(x: int, ctx: Ctx) -> int:
+        frame: Any = ctx
+        if frame.attempt < 3:
+            raise ValueError(x)
+        return await say(x, ctx)
+
+    whole = await check_everywhere(lambda: sequence(tries, say, id="flow"), InMemoryBackend())
+    assert (whole.status, whole.steps) == ("completed", 5)

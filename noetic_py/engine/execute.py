@@ -147,7 +147,9 @@ async def _further_attempts(frame: Frame, body: Body, value: object, error: Base
         if bus.active:
             frame.publish(StepStarted(frame.at, step.kind, frame.attempt))
         try:
-            frame.lease.take_step(step.counted)
+            # As the first attempt it counts around the step, and not against the step's own budget.
+            lease = frame.lease if frame.own_lease is None else frame.own_lease.parent or frame.lease
+            lease.take_step(step.counted)
             context, work = copy_context(), _inside(frame, body, value, False)
             await go_on(frame, context, work, first_stretch(frame, context, work, None if own else frame.up))
             return frame.output
