@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
 import pytest
+from attrs import field, frozen, make_class
 
 from noetic_py import (
     Ask,
     Budget,
     Channel,
     Context,
+    Handoff,
     Harness,
     InMemoryBackend,
     Memory,
+    MemoryLayer,
     Message,
     Retry,
     StateBag,
     Step,
     call_model,
     loop,
+    parallel,
     race,
     sequence,
     step,
     until,
 )
+from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.core.control import Control
-from noetic_py.errors import BudgetExceeded, ModelUnavailable
+from noetic_py.core.events import ItemsAppended, ModelStarted, StepDiscarded
+from noetic_py.errors import BudgetExceeded, CodecError, ModelUnavailable
 from noetic_py.journal.records import JournalRecord, StepFinished, stored_name
-from noetic_py.testing import ScriptedModel
+from noetic_py.memory import function
+from noetic_py.testing import ScriptedModel, assert_resumable_everywhere
 
 pytestmark = pytest.mark.anyio
 
@@ -409,3 +416,349 @@ async def test_what_a_step_that_is_cut_off_has_taken_comes_back(kept: bool) -> N
     async with Harness(plugins=[], checkpoints=InMemoryBackend() if kept else None) as harness:
         result = await harness.run(sequence(send, body, id="flow"), "tea", run_id="r")
         assert result.value == ["tea", "tea!"]
+
+
+# ------------------------------------------------------------------------------------------ the same in every process
+
+
+class Said(MemoryLayer[list[str]]):
+    """A layer that keeps texts."""
+
+    @function
+    async def add(self, text: str) -> None:
+        """Keep a text."""
+        self.state = [*self.state, text]
+
+    @function
+    async def spoil(self) -> None:
+        """Keep what cannot be stored."""
+        unstored: Any = Unstored()
+        self.state = [unstored]
+
+
+class Mem(Memory):
+    said: Said = Said()
+
+
+@frozen
+class Note:
+    """What only steps declare that a body makes."""
+
+    text: str
+
+
+@step(version="1")
+async def note(text: str) -> Note:
+    return Note(text)
+
+
+@step(version="1")
+async def read(note: Note) -> str:
+    return note.text
+
+
+@step(version="1", handoffs=[read])
+async def forward(text: str) -> str | Handoff[str]:
+    return Handoff(read, Note(text))
+
+
+@step(version="1")
+async def quiet(text: str) -> str:
+    return text
+
+
+@step(version="1")
+async def words(text: str) -> list[str]:
+    return [text]
+
+
+def making(made: Callable[[], Step[Any, Any, Any, Any]]) -> Step[Any, Any, Any, Any]:
+    """A body that makes a flow, which the flow around it does not declare."""
+
+    @step(id="body", version="1")
+    async def body(text: str, ctx: Ctx) -> str:
+        found = await made()(text, ctx)
+        return found.text if isinstance(found, Note) else f"{found}!"
+
+    return body
+
+
+@step(version="1")
+async def extends(text: str, ctx: Ctx) -> list[str]:
+    """A body that changes what its child gave."""
+    found = await words(text, ctx)
+    found.append("more")
+    return found
+
+
+@step(version="1", retry=Retry(2, initial=0), budget=Budget(steps=1))
+async def tries_again(text: str, ctx: Ctx) -> str:
+    """A body with a budget that its own attempts are no part of."""
+    frame: Any = ctx
+    if frame.attempt == 1:
+        raise ValueError(text)
+    return await say(text, ctx)
+
+
+@step(version="1")
+async def shares(text: str, ctx: Ctx) -> str:
+    ctx.state["one"] = ctx.state["other"] = [text]
+    return text
+
+
+@step(version="1")
+async def adds(text: str, ctx: Ctx) -> list[Any]:
+    """One of two fields that were one value."""
+    ctx.state["one"].append("more")
+    return [ctx.state["one"], ctx.state["other"]]
+
+
+def cutting(inner: Callable[[str, Any, Callable[[], None]], Any], after: Any = None) -> Step[Any, Any, Any, Any]:
+    """A body that cuts another one off, and what it sees then."""
+
+    @step(id="outer", version="1", retry=Retry(2, initial=0))
+    async def outer(text: str, ctx: Context[Mem, StateBag]) -> list[Any]:
+        @step(id="inner", version="1", retry=Retry(2, initial=0))
+        async def body(text: str, ctx: Context[Mem, StateBag]) -> str:
+            await inner(text, ctx, scope.cancel)
+            await anyio.sleep_forever()
+            return text
+
+        with anyio.CancelScope() as scope:
+            await body(text, ctx)
+        if after is not None:
+            return [await after(text, ctx)]
+        said = [item.text for item in ctx.items if isinstance(item, Message)]
+        return [said, ctx.memory.said.state]
+
+    return outer
+
+
+async def says_and_calls(text: str, ctx: Context[Mem, StateBag], end: Callable[[], None]) -> None:
+    ctx.items.append(Message.assistant("written"))
+    await quiet(text, ctx)
+    ctx.items.append(Message.assistant("unwritten"))
+    end()
+
+
+async def adds_and_calls(text: str, ctx: Context[Mem, StateBag], end: Callable[[], None]) -> None:
+    await ctx.memory.said.add("written")
+    await quiet(text, ctx)
+    await ctx.memory.said.add("unwritten")
+    end()
+
+
+async def takes_below(text: str, ctx: Context[Mem, StateBag], end: Callable[[], None]) -> None:
+    await take(text, ctx)
+    end()
+
+
+@step(version="1", retry=Retry(2, initial=0))
+async def takes_again(text: str, ctx: Ctx) -> str:
+    frame: Any = ctx
+    taken = await ctx.recv(ORDERS)
+    if frame.attempt == 1:
+        raise ValueError(text)
+    return taken
+
+
+ALIKE: dict[str, tuple[Step[Any, Any, Any, Any], Any]] = {
+    "an output that only a path of a race declares": (making(lambda: race([note], id="row")), "go"),
+    "an output that only a step of a sequence declares": (making(lambda: sequence(quiet, note, id="row")), "go"),
+    "an output that only a round declares": (making(lambda: loop(note, until=until.max_rounds(1), id="row")), "go"),
+    "an input that only the target of a handoff declares": (making(lambda: forward), "go!"),
+    "an output of a child that the body has changed": (extends, ["go", "more"]),
+    "a budget behind a failed attempt": (sequence(tries_again, quiet, id="flow"), "go"),
+    "one value in two fields of the state": (sequence(shares, adds, id="flow"), [["go", "more"], ["go"]]),
+    "items of a body that was cut off": (cutting(says_and_calls), [["written"], []]),
+    "memory of a body that was cut off": (cutting(adds_and_calls), [[], ["written"]]),
+    "a message taken below a body that was cut off": (sequence(send, cutting(takes_below, take), id="flow"), ["go!"]),
+    "a message taken by a failed attempt": (sequence(send, takes_again, take, id="flow"), "go!"),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+async def test_a_run_comes_out_the_same_stored_or_not_and_wherever_its_process_dies(name: str) -> None:
+    flow, expected = ALIKE[name]
+
+    def made(backend: CheckpointBackend | None) -> Harness[Mem]:
+        return Harness(plugins=[], memory=Mem(), checkpoints=backend)
+
+    async with made(None) as harness:
+        assert (await harness.run(flow, "go")).value == expected
+    async with made(InMemoryBackend()) as harness:
+        assert (await harness.run(flow, "go")).value == expected
+    await assert_resumable_everywhere(lambda: flow, "go", make=made)
+
+
+# --------------------------------------------------------------------------------------------------- what others see
+
+
+async def test_a_question_is_seen_before_its_answer_and_a_step_that_is_cut_off_for_the_last_time() -> None:
+    @step(version="1")
+    async def asks(text: str, ctx: Ctx) -> str:
+        ctx.items.append(Message.assistant("before"))
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await forever(text, ctx)
+        return await call_model()(text, ctx)
+
+    seen: list[str] = []
+    async with (
+        Harness(plugins=[], model=ScriptedModel("answer"), checkpoints=InMemoryBackend()) as harness,
+        harness.stream(asks, "question") as stream,
+    ):
+        async for event in stream.events:
+            if isinstance(event, ItemsAppended):
+                seen += [item.text for item in event.items if isinstance(item, Message)]
+            elif isinstance(event, StepDiscarded):
+                seen.append(f"{event.path[-1]} {event.reason} {event.final}")
+            elif isinstance(event, ModelStarted):
+                seen.append("model")
+    assert seen == ["forever stopped True", "before", "question", "model", "answer"]
+
+
+async def test_an_answer_that_is_cut_off_leaves_its_question() -> None:
+    scope = anyio.CancelScope()
+
+    @step(version="1")
+    async def asks(text: str, ctx: Ctx) -> list[str]:
+        with scope:
+            await call_model()(text, ctx)
+        return [item.text for item in ctx.items if isinstance(item, Message)]
+
+    async with (
+        Harness(plugins=[], model=ScriptedModel("never", delay=1000), checkpoints=InMemoryBackend()) as harness,
+        harness.stream(asks, "question") as stream,
+    ):
+        async for event in stream.events:
+            if isinstance(event, ModelStarted):
+                scope.cancel()
+        assert (await stream.result()).value == ["question"]
+
+
+@pytest.mark.parametrize("ends", ["finishes", "is cut off", "waits"])
+async def test_messages_of_a_step_that_has_ended_are_kept_in_mind_no_longer(ends: str) -> None:
+    """One that waits has taken nothing itself: another step gets its message."""
+    scopes: list[anyio.CancelScope] = []
+    over = anyio.Event()
+
+    @step(version="1", retry=Retry(2, initial=0))
+    async def takes(text: str, ctx: Ctx) -> None:
+        await take(text, ctx)
+        if ends == "is cut off":
+            scopes[-1].cancel()
+            await anyio.sleep_forever()
+        if ends == "waits":
+            await ctx.recv(ORDERS)
+            try:
+                await ctx.ask(Ask("Go on?", bool))
+            finally:
+                over.set()
+
+    @step(version="1")
+    async def ends_it(text: str, ctx: Ctx) -> None:
+        with anyio.CancelScope() as scope:
+            scopes.append(scope)
+            await takes(text, ctx)
+        over.set()
+
+    seen: list[object] = []
+
+    @step(version="1")
+    async def looks(text: str, ctx: Ctx) -> None:
+        await over.wait()
+        frame: Any = ctx
+        seen.extend([frame.x.run.unacknowledged, await ctx.recv(ORDERS)])
+
+    async with Harness(plugins=[], checkpoints=InMemoryBackend()) as harness:
+        await harness.run(sequence(send, parallel([ends_it, looks]), id="flow"), "tea", on_error="result")
+    assert seen == [None, "tea!"]
+
+
+class Unstored:
+    """What cannot be stored."""
+
+
+async def _to_state(ctx: Any) -> None:
+    ctx.state["client"] = Unstored()
+
+
+async def _to_layer(ctx: Any) -> None:
+    await ctx.memory.said.spoil()
+
+
+@pytest.mark.parametrize("put", [_to_state, _to_layer])
+async def test_what_cannot_be_stored_is_named_with_its_step_at_the_next_call(put: Any) -> None:
+    @step(version="1")
+    async def body(text: str, ctx: Ctx) -> str:
+        await put(ctx)
+        with pytest.raises(CodecError) as caught:
+            await quiet(text, ctx)
+        named.append(caught.value.path)
+        return text
+
+    named: list[object] = []
+    async with Harness(plugins=[], memory=Mem(), checkpoints=InMemoryBackend()) as harness:
+        result = await harness.run(body, "go", on_error="result")
+    assert isinstance(result.error, CodecError)
+    assert [*named, result.error.path] == [("body",), ("body",)]
+
+
+@frozen
+class Local:
+    """What no function of the flow declares."""
+
+
+async def test_a_decision_that_could_not_be_read_again_fails_its_step() -> None:
+    def prepare(output: str, verdict: Any, ctx: Any) -> Any:
+        return Local()
+
+    flow = loop(quiet, until=until.max_rounds(2), prepare_next=prepare, id="flow")
+    async with Harness(plugins=[], checkpoints=InMemoryBackend()) as harness:
+        with pytest.raises(CodecError, match="Local") as caught:
+            await harness.run(flow, "go")
+    assert caught.value.path == ("flow",)
+
+
+async def test_an_output_that_cannot_be_read_is_explained_by_the_class_that_the_flow_declares() -> None:
+    def flow(version: int) -> Step[Any, Any, Any, Any]:
+        fields = {f"field{version}": field(type=int)}
+        made: Any = make_class("Row", fields, frozen=True)
+
+        async def loose(text: str) -> object:
+            return made(1)
+
+        async def typed(row: object) -> None:
+            await anyio.sleep_forever()
+
+        loose.__annotations__ = {"text": str, "return": object}
+        typed.__annotations__ = {"row": made, "return": None}
+        return sequence(step(id="loose", version="1")(loose), step(id="typed", version="1")(typed), id="flow")
+
+    backend = InMemoryBackend()
+    async with Harness(plugins=[], checkpoints=backend) as harness:
+        await harness.run(flow(1), "go", run_id="r", budget=Budget(steps=1), on_error="result")
+    async with Harness(plugins=[], checkpoints=backend) as harness:
+        with pytest.raises(CodecError, match="field2"):
+            await harness.resume("r", flow(2))
+
+
+async def test_a_failed_step_says_nothing_about_one_that_may_run_only_once() -> None:
+    """In the next attempt of the body around them it has the same place."""
+
+    @step(id="pay", version="1")
+    async def fails(text: str) -> str:
+        raise OSError("not now")
+
+    @step(id="pay", version="1", replay="once")
+    async def once(text: str) -> str:
+        return f"paid {text}"
+
+    @step(version="1", retry=Retry(2, initial=0))
+    async def body(text: str, ctx: Ctx) -> str:
+        frame: Any = ctx
+        return await (fails if frame.attempt == 1 else once)(text, ctx)
+
+    async with Harness(plugins=[], checkpoints=InMemoryBackend()) as harness:
+        assert (await harness.run(body, "tea")).value == "paid tea"
