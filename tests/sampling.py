@@ -10,10 +10,11 @@ from itertools import combinations
 from typing import Any, TypeAlias
 
 import pytest
+from sniffio import current_async_library
 
 from tests.properties.checks import FULL
 
-__all__ = ["every_pair", "leave_out"]
+__all__ = ["every_pair", "is_for_this_loop", "leave_out"]
 
 Row: TypeAlias = Sequence[tuple[str, Hashable]]
 """A case: the names of its parameters, and what stands for their values."""
@@ -64,6 +65,11 @@ def every_pair(rows: Sequence[Row]) -> set[Row]:
         elif added:
             heappush(waiting, (-added, place, row))
     return chosen
+
+
+def is_for_this_loop(number: int) -> bool:
+    """Whether a case that a test on both event loops counts itself is tried on this one; in full all are on both."""
+    return FULL or number % 2 == _LOOPS.index(current_async_library())
 
 
 def _params(item: pytest.Item) -> dict[str, Any]:

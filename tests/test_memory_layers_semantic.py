@@ -29,7 +29,8 @@ from noetic_py.memory import Embedder, Owner, Remembered, Scope, SemanticRecall,
 from noetic_py.memory.layers.common import COUNTER
 from noetic_py.memory.layers.vectors import Found, LocalShelf, Passages, split, unit
 from noetic_py.models.model import ModelRequest
-from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
+from noetic_py.testing import FaultyBackend, ScriptedModel
+from tests.killing import assert_resumable
 
 pytestmark = pytest.mark.anyio
 
@@ -261,7 +262,7 @@ async def test_a_run_comes_out_the_same_wherever_it_dies() -> None:
     class Mem(Memory):
         past: SemanticRecall = SemanticRecall(embedder=TopicEmbedder())
 
-    kills = await assert_resumable_everywhere(
+    kills = await assert_resumable(
         lambda: loop(call_model(ScriptedModel(lambda request: "The moon makes it.")), until=until.no_tool_calls()),
         "Why is there a tide?",
         make=lambda backend: Harness(memory=Mem(), checkpoints=backend),
