@@ -280,6 +280,9 @@ class Bound:
     async def ask(self, model: Any, instructions: str, text: str, output: Any) -> Any:
         return await self.below.ask(model, instructions, text, output)
 
+    def warn(self, message: str) -> None:
+        raise NotImplementedError
+
     async def call(self, step: Any, input: object) -> Any:
         return await self.below.call(step, input)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pytest
 from attrs import define, field
 from hypothesis import given
@@ -15,7 +18,7 @@ from hypothesis import strategies as st
 
 from benchmarks import recall as benchmark
 from noetic_py import Context, FunctionCall, Harness, InMemoryBackend, Memory, Message, call_model, loop, step, until
-from noetic_py.core.events import LayerFailed
+from noetic_py.core.events import LayerFailed, LayerWarned
 from noetic_py.core.items import FunctionCallOutput
 from noetic_py.errors import (
     ConfigError,
@@ -27,7 +30,8 @@ from noetic_py.errors import (
 )
 from noetic_py.memory import Embedder, Owner, Remembered, Scope, SemanticRecall, VectorQuery, WordEmbedder
 from noetic_py.memory.layers.common import COUNTER
-from noetic_py.memory.layers.vectors import Found, LocalShelf, Passages, split, unit
+from noetic_py.memory.layers.passages import LocalShelf, Passages
+from noetic_py.memory.layers.vectors import Found, split, unit
 from noetic_py.models.model import ModelRequest
 from noetic_py.testing import FaultyBackend, ScriptedModel
 from tests.killing import assert_resumable
@@ -83,7 +87,7 @@ async def test_alone() -> None:
     assert await layer.remember("The tide follows the moon.") == 0
     assert embedder.asked.count("The tide follows the moon.") == 1
     [found] = await layer.search("sea water")
-    assert (found.text, found.role, found.thread) == ("The tide follows the moon.", "note", "a book")
+    assert (found.text, found.role, found.origin) == ("The tide follows the moon.", "note", "a book")
     assert found.score > 0.9
     assert [each.text for each in await layer.search("flour", limit=1)] == ["Bread needs an oven."]
     assert len(await layer.search("tide and bread", limit=1)) == 1
@@ -118,7 +122,9 @@ async def test_what_was_said_is_recalled_in_a_later_run() -> None:
         assert recalled(model.requests[0]) == ""
         assert recalled(model.requests[1]) == ""
         text = recalled(model.requests[2])
-        assert "[user, one] Why is there a tide?\n[assistant, one] It follows the moon." in text
+        assert re.search(
+            r"\[user, \d{4}-\d\d-\d\d, one\] Why is there a tide\?\n\[assistant, [\d-]+, one\] It fol", text
+        )
         assert "bread" not in text
         other = ScriptedModel("no")
         await harness.run(call_model(other), "Tell me about the sea.", thread_id="one", user_id="bob")
@@ -273,8 +279,8 @@ async def test_a_run_comes_out_the_same_wherever_it_dies() -> None:
 async def test_two_writers_both_keep_what_they_have() -> None:
     shelf = LocalShelf()
     one, other = Passages(10), Passages(10)
-    await one.add(shelf, "e", [(Found("a"), unit([1.0, 0.0]))])
-    await other.add(shelf, "e", [(Found("b"), unit([0.0, 1.0]))])
+    await one.add(shelf, "e", [Found("a")], np.eye(2, dtype=np.float32)[:1])
+    await other.add(shelf, "e", [Found("b")], np.eye(2, dtype=np.float32)[1:])
     assert await one.count(shelf) == await other.count(shelf) == 2
     assert await one.missing(shelf, "e", ["a", "b", "c", "c"]) == ["c"]
 
@@ -287,7 +293,7 @@ async def test_a_writer_that_always_comes_too_late_says_so() -> None:
             return await super().put(key, value)
 
     with pytest.raises(VersionConflict, match="all the time"):
-        await Passages(10).add(Busy(), "e", [(Found("a"), [1.0])])
+        await Passages(10).add(Busy(), "e", [Found("a")], np.ones((1, 1), np.float32))
 
 
 async def test_forgetting_is_of_one_scope_and_lasts() -> None:
@@ -325,13 +331,14 @@ async def test_forgetting_is_of_one_scope_and_lasts() -> None:
 async def test_forgetting_and_adding_at_once_leave_what_a_reader_finds() -> None:
     class Racing(LocalShelf):
         racer: Any = None
+        looked: int = 0
 
-        async def scan(self, *args: Any, **options: Any) -> Any:
-            page = await super().scan(*args, **options)
-            if self.racer is not None:
-                racer, self.racer = self.racer, None
-                await racer()
-            return page
+        async def keys(self) -> Sequence[str]:
+            found = await super().keys()
+            self.looked += 1
+            if self.looked == 2:
+                await self.racer()
+            return found
 
         async def remove(self, key: str, *, expected: int | None = None) -> bool:
             if expected is not None and self.values[key][1] != expected:
@@ -339,10 +346,10 @@ async def test_forgetting_and_adding_at_once_leave_what_a_reader_finds() -> None
             return await super().remove(key)
 
     shelf, one = Racing(), Passages(10)
-    await one.add(shelf, "e", [(Found("a"), [1.0])])
+    await one.add(shelf, "e", [Found("a")], np.ones((1, 1), np.float32))
 
     async def add() -> None:
-        await Passages(10).add(shelf, "e", [(Found("b"), [1.0])])
+        await Passages(10).add(shelf, "e", [Found("b")], np.ones((1, 1), np.float32))
 
     shelf.racer = add
     assert await one.forget(shelf) == 2
@@ -366,6 +373,7 @@ class Recorded:
     asked: list[Owner] = field(factory=list[Owner])
     kept: dict[Owner, list[Found]] = field(factory=dict[Owner, list[Found]])
     limits: set[int] = field(factory=set[int])
+    old: dict[Owner, list[Found]] = field(factory=dict[Owner, list[Found]])
 
     async def missing(self, owner: Owner, embedder: str, texts: Sequence[str], /) -> Sequence[str]:
         self.asked.append(owner)
@@ -388,6 +396,17 @@ class Recorded:
     async def forget(self, owner: Owner, /) -> int:
         self.asked.append(owner)
         return len(self.kept.pop(owner, []))
+
+    async def others(self, owner: Owner, embedder: str, /, *, limit: int) -> Sequence[Found]:
+        self.asked.append(owner)
+        return self.old.get(owner, [])[:limit]
+
+    async def replace(self, owner: Owner, embedder: str, given: Sequence[tuple[Found, Sequence[float]]], /) -> int:
+        self.asked.append(owner)
+        taken = [passage for passage, _ in given]
+        self.old[owner] = [passage for passage in self.old[owner] if passage not in taken]
+        self.kept.setdefault(owner, []).extend(taken)
+        return len(taken)
 
 
 async def test_a_database_is_asked_in_the_name_of_each_scope() -> None:
@@ -487,6 +506,7 @@ def test_its_state_holds_no_texts() -> None:
         {"words": -1},
         {"embedder": object()},
         {"vectors": object()},
+        {"rerank": object()},
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, Any]) -> None:
@@ -543,3 +563,133 @@ async def test_it_finds_more_than_a_search_by_words() -> None:
     found = await benchmark.share(await benchmark.filled())
     assert found >= 0.45
     assert found > benchmark.share_by_words()
+
+
+# ------------------------------------------------------------------------------------- dates, filters, order, embedders
+
+
+async def test_what_is_recalled_has_a_readable_date_and_origin() -> None:
+    model = ScriptedModel(*["It follows the moon."] * 3)
+    async with Harness(memory=make(scope=Scope.USER), model=model) as harness:
+        await harness.session("ada", "harbour").run(call_model(), "Why is there a tide?")
+        await harness.session("ada", "0123456789abcdef0123456789abcdef").run(call_model(), "Is the sea salt?")
+        await harness.session("ada", "other").run(call_model(), "Tell me about the tide and the sea.")
+    lines = recalled(model.requests[2]).splitlines()
+    today = datetime.now(UTC).date().isoformat()
+    assert f"[user, {today}, harbour] Why is there a tide?" in lines
+    # An id that says nothing to a reader is left out.
+    assert f"[user, {today}] Is the sea salt?" in lines
+    assert not re.search("[0-9a-f]{32}", "".join(lines))
+
+
+async def test_found_passages_have_no_digest_of_a_session() -> None:
+    class Mem(Memory):
+        past: SemanticRecall = SemanticRecall(embedder=TopicEmbedder(), scope=Scope.USER)
+
+    @step
+    async def find(query: str, ctx: Context[Mem]) -> list[tuple[str, str]]:
+        return [(each.thread, each.origin) for each in await ctx.memory.past.search(query)]
+
+    async with Harness(memory=Mem(), model=ScriptedModel("It follows the moon.")) as harness:
+        await harness.session("ada", "harbour").run(call_model(), "Why is there a tide?")
+        found = (await harness.run(find, "sea", user_id="ada")).value
+    assert set(found) == {("", "harbour")}
+
+
+async def test_filters_of_time_and_metadata() -> None:
+    layer = SemanticRecall(embedder=TopicEmbedder())
+    for day in (1, 2, 3):
+        said = datetime(2026, 5, day, tzinfo=UTC)
+        await layer.remember(f"Tide of day {day}.", said=said, metadata={"port": "Brest" if day < 3 else "Dover"})
+    noon = datetime(2026, 5, 2, 0, 0)  # noqa: DTZ001 # without a zone it is UTC
+
+    async def found(**filters: Any) -> list[str]:
+        return sorted(each.text[-2] for each in await layer.search("tide", **filters))
+
+    assert await found() == ["1", "2", "3"]
+    assert await found(since=noon) == ["2", "3"]
+    assert await found(until=noon) == ["1"]
+    assert await found(where={"port": "Brest"}) == ["1", "2"]
+    assert await found(where={"port": "Brest"}, since=noon) == ["2"]
+    assert await found(where={"port": "Brest", "book": "pilot"}) == []
+    [third] = await layer.search("tide", where={"port": "Dover"})
+    assert (third.said, third.metadata) == (datetime(2026, 5, 3, tzinfo=UTC), {"port": "Dover"})
+
+
+@define
+class Backwards:
+    """Likes what was stored last."""
+
+    gives: Any = None
+    asked: list[int] = field(factory=list[int])
+
+    async def rerank(self, query: str, found: Sequence[Found], /) -> Sequence[float]:
+        self.asked.append(len(found))
+        if isinstance(self.gives, Exception):
+            raise self.gives
+        scores: Sequence[float] = [each.number for each in found] if self.gives is None else self.gives
+        return scores
+
+
+async def test_a_reranker_orders_four_times_as_many_as_are_asked_for() -> None:
+    reranker = Backwards()
+    layer = SemanticRecall(embedder=TopicEmbedder(), rerank=reranker)
+    for number in range(9):
+        await layer.remember(f"Tide number {number}.")
+    assert [each.text[-2] for each in await layer.search("tide", limit=2)] == ["7", "6"]
+    assert reranker.asked == [8]
+    for gives in ([1.0], [float("nan")] * 8, RuntimeError("no power")):
+        broken = SemanticRecall(embedder=TopicEmbedder(), rerank=Backwards(gives))
+        for number in range(9):
+            await broken.remember(f"Tide number {number}.")
+        with pytest.raises(LayerError, match="the reranker"):
+            await broken.search("tide", limit=2)
+
+
+@pytest.mark.parametrize("with_database", [False, True])
+async def test_another_embedder_is_told_of_and_mended_by_a_reindex(with_database: bool) -> None:
+    backend, database = InMemoryBackend(), Recorded() if with_database else None
+
+    @step
+    async def reindex(what: str, ctx: Context[Any]) -> int:
+        count: int = await ctx.memory["past"].reindex()
+        return count
+
+    async def warnings(harness: Any, model: ScriptedModel) -> list[LayerWarned]:
+        async with harness.stream(call_model(model), "The sea?", thread_id="t") as stream:
+            found = [event async for event in stream.events if isinstance(event, LayerWarned)]
+            await stream.result()
+        return found
+
+    first = make(TopicEmbedder(), vectors=database)
+    async with Harness(memory=first, checkpoints=backend, model=ScriptedModel("It is.")) as harness:
+        await harness.run(call_model(), "The tide is high.", thread_id="t")
+    if database is not None:
+        owner = Owner(Scope.THREAD, "t", "past")
+        database.old[owner] = database.kept.pop(owner)
+    model = ScriptedModel("One.", "Two.")
+    second = make(TopicEmbedder(name="test:others"), vectors=database)
+    async with Harness(memory=second, checkpoints=backend) as harness:
+        [warned] = await warnings(harness, model)
+        assert warned.layer == "past"
+        assert "another embedder than 'test:others' are not found" in warned.message
+        assert "reindex()" in warned.message
+        assert recalled(model.requests[0]) == ""
+        assert (await harness.run(reindex, "all", thread_id="t")).value == 2
+        assert (await harness.run(reindex, "all", thread_id="t")).value == 0
+        assert await warnings(harness, model) == []
+        assert "The tide is high." in recalled(model.requests[1])
+
+
+async def test_without_numpy_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("numpy", "noetic_py.memory.layers.passages"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtra, match=r"noetic-py\[embeddings\]"):
+        await SemanticRecall(embedder=TopicEmbedder()).search("a tide")
+    with pytest.raises(MissingExtra, match=r"noetic-py\[embeddings\]"):
+        await SemanticRecall(embedder=TopicEmbedder(), vectors=Recorded())._vectors(["a"])
+
+
+def test_numpy_is_loaded_with_the_first_text() -> None:
+    code = "import sys, noetic_py, noetic_py.memory as m; m.SemanticRecall(); assert 'numpy' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == 0

@@ -336,6 +336,19 @@ class LayerFailed(Event):
 
 
 @frozen(eq=False)
+class LayerWarned(Event):
+    """A memory layer works, but not as its user may expect.
+
+    Attributes:
+        layer: The layer's id.
+        message: What is the matter, and what to do.
+    """
+
+    layer: str
+    message: str
+
+
+@frozen(eq=False)
 class ChannelDropped(Event):
     """A full channel has lost its oldest message.
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from noetic_py.memory.layers.tools import ToolUse as ToolUse
     from noetic_py.memory.layers.vectors import Embedder as Embedder
     from noetic_py.memory.layers.vectors import Found as Found
+    from noetic_py.memory.layers.vectors import Reranker as Reranker
     from noetic_py.memory.layers.vectors import VectorQuery as VectorQuery
     from noetic_py.memory.layers.vectors import VectorStore as VectorStore
     from noetic_py.memory.layers.vectors import WordEmbedder as WordEmbedder
@@ -103,6 +104,7 @@ __all__ = [
     "PlanStatus",
     "Recall",
     "Remembered",
+    "Reranker",
     "Returned",
     "Rule",
     "Scope",
@@ -162,6 +164,7 @@ _HOMES = {
     "PlanStatus": "noetic_py.memory.layers.plan",
     "Recall": "noetic_py.memory.layer",
     "Remembered": "noetic_py.memory.layers.semantic",
+    "Reranker": "noetic_py.memory.layers.vectors",
     "Returned": "noetic_py.memory.layer",
     "Rule": "noetic_py.memory.layers.steering",
     "Scope": "noetic_py.memory.scopes",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from logging import WARNING
 from typing import TYPE_CHECKING, Any, Protocol
 
+from noetic_py.core.diagnostics import log
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.core.values import alike, copy_private
 from noetic_py.errors import NoContextError
@@ -56,6 +58,10 @@ class Binding(Protocol):
     @property
     def runtime(self) -> Runtime:
         """The clock, ids and randomness."""
+        ...
+
+    def warn(self, message: str) -> None:
+        """Log a warning of the layer, and send its event."""
         ...
 
     async def call(self, step: AnyStep, input: object) -> Any:
@@ -129,6 +135,10 @@ class Alone:
         """The machine's."""
         return SYSTEM
 
+    def warn(self, message: str) -> None:
+        """Log a warning of the layer."""
+        log("memory", WARNING, "layer %r: %s", self._layer, message)
+
     async def call(self, step: AnyStep, input: object) -> Any:
         """Nothing to run it in.
 
@@ -192,6 +202,10 @@ class Through:
     def runtime(self) -> Runtime:
         """The run's."""
         return self.below.runtime
+
+    def warn(self, message: str) -> None:
+        """Log a warning of the layer, and send its event."""
+        self.below.warn(message)
 
     async def call(self, step: AnyStep, input: object) -> Any:
         """Run a step for the layer."""

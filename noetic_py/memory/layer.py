@@ -345,6 +345,14 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
         """The run's clock, ids and randomness; the machine's for a layer in no run."""
         return self.binding.runtime
 
+    def warn(self, message: str) -> None:
+        """Log a warning, and in a run send it as a [`LayerWarned`][noetic_py.core.events.LayerWarned] event.
+
+        Args:
+            message: What is the matter, and what to do.
+        """
+        self.binding.warn(message)
+
     async def call(self, step: Step[T, R, Any, Any], input: T) -> R:
         """Run a step for the layer, from a hook or a function: with a conversation of its own, and without layers.
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from logging import WARNING
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
 from noetic_py.context.read import AnyReadContext, ReadView
 from noetic_py.core.derivation import LayerCopy
-from noetic_py.core.events import Emitted
+from noetic_py.core.diagnostics import log
+from noetic_py.core.events import Emitted, LayerWarned
 from noetic_py.core.memory import Memory
 from noetic_py.core.reducers import Conflict
 from noetic_py.core.values import alike, copier_of
@@ -223,6 +225,12 @@ class Live:
     def runtime(self) -> Runtime:
         """The run's clock, ids and randomness."""
         return self._frame.x.run.runtime
+
+    def warn(self, message: str) -> None:
+        """Log a warning of the layer, and send its event."""
+        log("memory", WARNING, "layer %r: %s", self._layer.id, message, where=self._frame.where)
+        if self._frame.x.run.bus.active:
+            self._frame.publish(LayerWarned(self._frame.at, self._layer.id, message))
 
     async def call(self, step: AnyStep, input: object) -> Any:
         """Run a step for the layer, below the step in flight."""

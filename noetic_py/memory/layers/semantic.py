@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from attrs import frozen
+from anyio.lowlevel import checkpoint
+from attrs import define, evolve, field, frozen
 
 from noetic_py.core.items import Item, Message
-from noetic_py.errors import ConfigError, LayerError, NoeticError
+from noetic_py.errors import ConfigError, LayerError, MissingExtra, NoeticError
 from noetic_py.memory.binding import Alone, Draft
 from noetic_py.memory.functions import function
 from noetic_py.memory.layer import HookName, MemoryLayer, Returned
@@ -18,23 +22,29 @@ from noetic_py.memory.layers.common import COUNTER, at_least, unseen, wrong
 from noetic_py.memory.layers.vectors import (
     Embedder,
     Found,
-    LocalShelf,
-    Passages,
-    Shelf,
+    Reranker,
     VectorQuery,
     VectorStore,
     WordEmbedder,
     split,
-    unit,
 )
 from noetic_py.memory.scopes import Slot
 from noetic_py.models.model import ModelResponse
+
+if TYPE_CHECKING:
+    from noetic_py.memory.layers.passages import LocalShelf, Passages, Shelf
+    from noetic_py.memory.layers.ranking import Vectors
 
 T = TypeVar("T")
 
 _ROLES: Final = ("user", "assistant")
 _MOST_QUERIES: Final = 32
+_MOST_FOUND: Final = 50
+_MOST_WARNED: Final = 1_000
+_BATCH: Final = 256
 _HEAD: Final = "From earlier conversation:"
+# Digests and UUIDs, which say nothing to a model.
+_OPAQUE: Final = re.compile(r"[0-9a-fA-F-]{32,}")
 
 
 @frozen
@@ -51,6 +61,45 @@ class Remembered:
     passages: int = 0
 
 
+@define(eq=False)
+class _Shared:
+    """What all handles of a layer share; NumPy is needed from the first text on."""
+
+    limit: int
+    queries: OrderedDict[str, Sequence[float]] = field(factory=OrderedDict[str, Sequence[float]])
+    warned: OrderedDict[tuple[str, str], None] = field(factory=OrderedDict[tuple[str, str], None])
+    _passages: Passages | None = None
+    _local: LocalShelf | None = None
+
+    def passages(self) -> Passages:
+        """The passages that are ranked in this process.
+
+        Raises:
+            MissingExtra: NumPy is not installed.
+        """
+        if self._passages is None:
+            try:
+                from noetic_py.memory.layers.passages import Passages
+            except ModuleNotFoundError as error:
+                raise _without_numpy() from error
+            self._passages = Passages(self.limit)
+        return self._passages
+
+    def local(self) -> LocalShelf:
+        """Where a layer in no run keeps them."""
+        if self._local is None:
+            from noetic_py.memory.layers.passages import LocalShelf
+
+            self._local = LocalShelf()
+        return self._local
+
+
+def _without_numpy() -> MissingExtra:
+    return MissingExtra(
+        "the package numpy, which SemanticRecall ranks with,", install='pip install "noetic-py[embeddings]"'
+    )
+
+
 class SemanticRecall(MemoryLayer[Remembered]):
     """Passages of the conversation, of which those nearest to the newest input are recalled.
 
@@ -58,10 +107,14 @@ class SemanticRecall(MemoryLayer[Remembered]):
             past: SemanticRecall = SemanticRecall(scope=Scope.USER)
 
     Behind each answer the new messages of the user and the assistant are cut into passages, turned into vectors and
-    stored; a text that is there is not stored again. When the embedder or the store of vectors fails, an event says so,
-    and the conversation goes on without; what could not be stored is tried again behind the next answer.
+    stored with their date; a text that is there is not stored again. When the embedder or the store of vectors fails,
+    an event says so, and the conversation goes on without; what could not be stored is tried again behind the next
+    answer.
 
     Used by itself, in no run, it keeps its passages in memory: `remember` and `search` do the same there.
+
+    Passages with vectors of another embedder cannot be compared with a query, so they are not found. While there are
+    such passages, each run says so with a `LayerWarned` event and a log record; `reindex` gives them new vectors.
 
     Attributes:
         embedder: What turns texts into vectors; needs the extra `embeddings` when left out.
@@ -74,6 +127,7 @@ class SemanticRecall(MemoryLayer[Remembered]):
         skip_newest: Passages of so many newest items of the conversation are not recalled: the model sees them anyway.
         vectors: A database that keeps the passages and searches them itself; without one they are in the layer's part
             of the harness's backend, and are read and ranked in this process.
+        rerank: What puts the nearest passages in a better order: it scores four times as many as are asked for.
 
     Raises:
         ConfigError: A setting is wrong; code `"semantic-settings"`.
@@ -89,6 +143,7 @@ class SemanticRecall(MemoryLayer[Remembered]):
     length: int = 500
     skip_newest: int = 40
     vectors: VectorStore | None = None
+    rerank: Reranker | None = None
 
     def __attrs_post_init__(self) -> None:
         code = "semantic-settings"
@@ -110,10 +165,14 @@ class SemanticRecall(MemoryLayer[Remembered]):
                 code,
                 "a VectorStore, or leave it out",
             )
-        # Shared by all handles of the layer.
-        self.__dict__["_passages"] = Passages(self.limit)
-        self.__dict__["_local"] = LocalShelf()
-        self.__dict__["_queries"] = OrderedDict[str, list[float]]()
+        if self.rerank is not None and not isinstance(self.rerank, Reranker):
+            raise wrong(
+                self,
+                f"rerank={self.rerank!r} is not a valid reranker; expected a Reranker",
+                code,
+                "an object with async rerank(query, found), or leave it out",
+            )
+        self.__dict__["_shared"] = _Shared(self.limit)
 
     @property
     def _is_alone(self) -> bool:
@@ -122,8 +181,7 @@ class SemanticRecall(MemoryLayer[Remembered]):
 
     @property
     def _shelf(self) -> Shelf:
-        local: LocalShelf = self.__dict__["_local"]
-        return local if self._is_alone else self.storage
+        return self._common.local() if self._is_alone else self.storage
 
     @property
     def _database(self) -> VectorStore | None:
@@ -132,17 +190,30 @@ class SemanticRecall(MemoryLayer[Remembered]):
 
     @property
     def _kept(self) -> Passages:
-        kept: Passages = self.__dict__["_passages"]
-        return kept
+        return self._common.passages()
+
+    @property
+    def _common(self) -> _Shared:
+        shared: _Shared = self.__dict__["_shared"]
+        return shared
 
     @function(model=False)
-    async def remember(self, text: str, role: str = "note", origin: str = "") -> int:
+    async def remember(
+        self,
+        text: str,
+        role: str = "note",
+        origin: str = "",
+        said: datetime | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> int:
         """Keep a text of one's own, cut into passages.
 
         Args:
             text: The text.
             role: Its author.
             origin: Where it is from; what is found says so.
+            said: When it was said or written; now when left out.
+            metadata: Names and texts that a search can ask for.
 
         Returns:
             How many passages are new.
@@ -151,21 +222,59 @@ class SemanticRecall(MemoryLayer[Remembered]):
             LayerError: The embedder has failed, or the store of `vectors=`.
             MissingExtra: The extra `embeddings` is not installed.
         """
-        return await self._store([Found(each, role, origin) for each in split(text, self.length)])
+        when = self.runtime.now() if said is None else _aware(said)
+        about = dict(metadata or {})
+        passages = split(text, self.length)
+        return await self._store([Found(each, role, origin=origin, said=when, metadata=about) for each in passages])
 
     @function
-    async def search(self, query: str, limit: int = 5) -> Sequence[Found]:
+    async def search(
+        self,
+        query: str,
+        limit: int = 5,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        where: Mapping[str, str] | None = None,
+    ) -> Sequence[Found]:
         """Search what was said earlier for passages about something.
 
         Args:
             query: What to look for, in a few words or a sentence.
             limit: How many passages at most, 50 at the most.
+            since: Only what was said at this time or later.
+            until: Only what was said before this time.
+            where: Only what has these metadata.
 
         Raises:
             LayerError: The embedder has failed, or the store of `vectors=`.
             MissingExtra: The extra `embeddings` is not installed.
         """
-        return await self._search(query, min(max(limit, 1), 50))
+        limit = min(max(limit, 1), _MOST_FOUND)
+        found = await self._search(query, limit, _aware(since), _aware(until), where or {})
+        # The id of a session is a digest, which takes more tokens than most passages do.
+        return [evolve(each, thread="" if _OPAQUE.search(each.thread) else each.thread) for each in found[:limit]]
+
+    @function(model=False)
+    async def reindex(self) -> int:
+        """Give all passages of the layer's scope vectors of the layer's embedder, after it was changed.
+
+        Passages keep their order, dates and metadata. A text that has such a vector already is kept once.
+
+        Returns:
+            How many passages have a new vector.
+
+        Raises:
+            LayerError: The embedder has failed, or the store of `vectors=`.
+            MissingExtra: The extra `embeddings` is not installed.
+        """
+        database, name = self._database, self.embedder.name
+        if database is None:
+            return await self._kept.replace(self._shelf, name, self._vectors)
+        owner, changed = self.storage.owner, 0
+        while others := await self._answered(database.others(owner, name, limit=_BATCH)):
+            vectors = (await self._vectors([each.text for each in others])).tolist()
+            changed += await self._answered(database.replace(owner, name, list(zip(others, vectors, strict=True))))
+        return changed
 
     @function(model=False)
     async def forget(self) -> int:
@@ -189,6 +298,7 @@ class SemanticRecall(MemoryLayer[Remembered]):
         """The nearest passages that the budget has room for, as they were said one after the other."""
         if not query.strip():
             return ""
+        await self._warn_of_others()
         here = self.ctx.thread_id
         newest = {item.id for item in _last(self.ctx.items, self.skip_newest)}
         found = await self._search(query, self.top + 4 * len(newest))
@@ -197,9 +307,7 @@ class SemanticRecall(MemoryLayer[Remembered]):
         for passage in found:
             if passage.item in newest or len(chosen) == self.top:
                 continue
-            # Where it is from says something only of what is from elsewhere.
-            origin = "" if passage.thread == here else passage.thread
-            line = f"[{', '.join(part for part in (passage.role, origin) if part)}] {passage.text}"
+            line = f"[{_about(passage, here)}] {passage.text}"
             takes = COUNTER.count_text(line + "\n").value
             if takes <= left:
                 left -= takes
@@ -211,9 +319,14 @@ class SemanticRecall(MemoryLayer[Remembered]):
         fresh = unseen(self.ctx.items, self.state.last)
         if not fresh:
             return
-        thread = self.ctx.thread_id
+        thread, session, now = self.ctx.thread_id, self.ctx.session, self.runtime.now()
+        origin = session.session if session is not None else ""
         said = [item for item in fresh if isinstance(item, Message) and item.role in _ROLES]
-        passages = [Found(text, item.role, thread, item.id) for item in said for text in split(item.text, self.length)]
+        passages = [
+            Found(text, item.role, thread, item.id, origin, now)
+            for item in said
+            for text in split(item.text, self.length)
+        ]
         new = await self._store(passages)
         # Counted on the shelf: what a process had stored before it died is not new to the next one.
         there = await self._kept.count(self._shelf) if self._database is None else self.state.passages + new
@@ -235,33 +348,91 @@ class SemanticRecall(MemoryLayer[Remembered]):
             wanted = await self._answered(database.missing(self.storage.owner, name, texts))
         if not wanted:
             return 0
-        vectors = dict(zip(wanted, await self._vectors(wanted), strict=True))
-        given = [(each, vectors[each.text]) for each in passages if each.text in vectors]
+        first = {each.text: each for each in reversed(passages)}
+        chosen = [first[text] for text in wanted]
+        vectors = await self._vectors([each.text for each in chosen])
         if database is None:
-            return await self._kept.add(self._shelf, name, given)
+            return await self._kept.add(self._shelf, name, chosen, vectors)
+        given = list(zip(chosen, vectors.tolist(), strict=True))
         return await self._answered(database.add(self.storage.owner, name, given, limit=self.limit))
 
-    async def _search(self, query: str, limit: int) -> Sequence[Found]:
-        known: OrderedDict[str, list[float]] = self.__dict__["_queries"]
+    async def _search(
+        self,
+        query: str,
+        limit: int,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        where: Mapping[str, str] = MappingProxyType({}),
+    ) -> Sequence[Found]:
+        known = self._common.queries
         vector = known.get(query)
         if vector is None:
             # A round of tool calls asks the same once more.
-            [vector] = await self._vectors([query])
+            [vector] = (await self._vectors([query])).tolist()
             known[query] = vector
             while len(known) > _MOST_QUERIES:
                 known.popitem(last=False)
-        wanted = VectorQuery(query, vector, limit, self.least, self.words)
+        wider = limit if self.rerank is None else 4 * limit
+        wanted = VectorQuery(query, vector, wider, self.least, self.words, since, until, where)
         database = self._database
         if database is None:
-            return await self._kept.nearest(self._shelf, self.embedder.name, wanted)
-        return await self._answered(database.nearest(self.storage.owner, self.embedder.name, wanted))
+            found: Sequence[Found] = await self._kept.nearest(self._shelf, self.embedder.name, wanted)
+        else:
+            found = await self._answered(database.nearest(self.storage.owner, self.embedder.name, wanted))
+        return await self._reranked(query, found)
 
-    async def _vectors(self, texts: Sequence[str]) -> list[list[float]]:
+    async def _reranked(self, query: str, found: Sequence[Found]) -> Sequence[Found]:
+        if self.rerank is None or len(found) < 2:
+            return found
+        try:
+            scores = list(map(float, await self.rerank.rerank(query, found)))
+        except NoeticError:
+            raise
+        except Exception as error:
+            raise self._failed(f"the reranker failed: {type(error).__name__}: {error}") from error
+        if len(scores) != len(found) or not all(map(math.isfinite, scores)):
+            raise self._failed(f"the reranker did not give a number for each of {len(found)} passages")
+        return [found[place] for place in sorted(range(len(found)), key=lambda place: -scores[place])]
+
+    async def _warn_of_others(self) -> None:
+        """Report passages that cannot be found because another embedder has made their vectors; once for each run."""
+        database, name = self._database, self.embedder.name
+        if database is None:
+            others = await self._kept.others(self._shelf, name)
+        else:
+            others = {"another": 1} if await self._answered(database.others(self.storage.owner, name, limit=1)) else {}
+        key = (self.ctx.run_id, name)
+        if others and key not in self._common.warned:
+            while len(self._common.warned) > _MOST_WARNED:
+                self._common.warned.popitem(last=False)
+            self._common.warned[key] = None
+            what = ", ".join(f"{count} of {other!r}" for other, count in others.items())
+            self.warn(f"passages with vectors of another embedder than {name!r} are not found: {what}; call reindex()")
+
+    async def _vectors(self, texts: Sequence[str]) -> Vectors:
         """The vectors of texts, of length 1.
 
         Raises:
             LayerError: The embedder has failed, or gave something else.
+            MissingExtra: NumPy is not installed.
         """
+        try:
+            import numpy as np
+        except ModuleNotFoundError as error:
+            raise _without_numpy() from error
+        made: Vectors = np.empty((len(texts), self.embedder.dimensions), np.float32)
+        for begin in range(0, len(texts), _BATCH):
+            await checkpoint()
+            part = texts[begin : begin + _BATCH]
+            rows = np.array(await self._embedded(part), np.float64)
+            if not np.isfinite(rows).all():
+                raise self._failed(f"embedder {self.embedder.name!r} gave a number that is not finite")
+            lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+            # One without a direction stays without, and is near to nothing.
+            made[begin : begin + len(part)] = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
+        return made
+
+    async def _embedded(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         name = self.embedder.name
         try:
             given = await self.embedder.embed(texts)
@@ -271,9 +442,7 @@ class SemanticRecall(MemoryLayer[Remembered]):
             raise self._failed(f"embedder {name!r} failed: {type(error).__name__}: {error}") from error
         if len(given) != len(texts) or any(len(each) != self.embedder.dimensions for each in given):
             raise self._failed(f"embedder {name!r} did not give {self.embedder.dimensions} numbers for each text")
-        if not all(math.isfinite(value) for each in given for value in each):
-            raise self._failed(f"embedder {name!r} gave a number that is not finite")
-        return [unit(each) for each in given]
+        return given
 
     async def _answered(self, answer: Awaitable[T]) -> T:
         """The results of the database of `vectors=`.
@@ -293,6 +462,20 @@ class SemanticRecall(MemoryLayer[Remembered]):
 
     def _failed(self, what: str, hint: str | None = None) -> LayerError:
         return LayerError(what, layer=self.id or type(self).__name__, hint=hint)
+
+
+def _about(passage: Found, here: str) -> str:
+    """Author, date and origin; the origin says something only of what is from elsewhere."""
+    origin = passage.origin or passage.thread
+    if passage.thread == here or _OPAQUE.search(origin):
+        origin = ""
+    date = passage.said.date().isoformat() if passage.said is not None else ""
+    return ", ".join(part for part in (passage.role, date, origin) if part)
+
+
+def _aware(moment: datetime | None) -> datetime | None:
+    """A time with its zone; one without a zone is in UTC."""
+    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
 
 
 def _last(items: Sequence[Item], count: int) -> Iterable[Item]:

@@ -36,7 +36,8 @@ class PgVectorStore:
 
     What is found is the same as without it, and found by the server: nothing but the passages that are recalled
     travels. Scope, owner and layer are columns, and every statement names all three. The search is exact: it looks at
-    all passages of the one owner, of which there are no more than the layer's `limit`.
+    all passages of the one owner, of which there are no more than the layer's `limit`. For an owner with more than some
+    ten thousand, [`build_index`][noetic_postgres.PgVectorStore.build_index] makes it quick and approximate.
 
     The server is reached when it is first needed, on any event loop; `async with` reaches it at once. Connections that
     are lost are made anew, as with [`PostgresBackend`][noetic_postgres.PostgresBackend], and so is what went wrong
@@ -154,6 +155,52 @@ class PgVectorStore:
             InvalidId: The owner is not valid.
         """
         return await self._run(partial(passages.forget, owner=owner), write=True)
+
+    async def others(self, owner: Owner, embedder: str, /, *, limit: int) -> Sequence[Found]:
+        """Passages with a vector of another embedder, which `nearest` does not find; the oldest first.
+
+        Raises:
+            StoreUnavailable: The server cannot be used.
+            InvalidId: The owner or the embedder's name is not an id.
+            CorruptRecord: The stored value is not what was written.
+        """
+        return await self._run(partial(passages.others, owner=owner, embedder=embedder, limit=limit), write=False)
+
+    async def replace(self, owner: Owner, embedder: str, given: Sequence[tuple[Found, Sequence[float]]], /) -> int:
+        """Give passages of `others` vectors of this embedder, in one transaction; they keep their numbers.
+
+        Raises:
+            ConfigError: The vectors do not have the number of dimensions that the owner's others of this embedder
+                have, or cannot be stored; code `"vector-dimensions"`.
+            StoreUnavailable: The server cannot be used.
+            InvalidId: The owner or the embedder's name is not an id.
+        """
+        rows, numbers = checked_vectors(owner, embedder, given), [passage.number for passage, _ in given]
+        if not rows:
+            await checkpoint()
+            return 0
+        work = partial(passages.replace, owner=owner, embedder=embedder, rows=rows, numbers=numbers)
+        return await self._run(work, write=True)
+
+    async def build_index(self, owner: Owner, embedder: str) -> int:
+        """Make indexes for the passages of one owner with many of them: HNSW for vectors, GIN for words.
+
+        From then on a search without filters looks at the nearest by the index of vectors and at those with rare words
+        of the query, so it is quick and may miss passages. Writes of all owners wait while the indexes are made.
+
+        Args:
+            owner: The owner of the passages.
+            embedder: The name of what made the vectors.
+
+        Returns:
+            How many passages were there.
+
+        Raises:
+            ConfigError: The vectors have more than 2,000 dimensions; code `"vector-dimensions"`.
+            StoreUnavailable: The server cannot be used, or `timeout` was too short; then nothing was made.
+            InvalidId: The owner or the embedder's name is not an id.
+        """
+        return await self._run(partial(passages.build_index, owner=owner, embedder=embedder), write=True)
 
     async def _run(self, work: Callable[[VectorLink], T], *, write: bool) -> T:
         return await self._pool.run(Job(work, write=write))
