@@ -70,6 +70,68 @@ async def test_alone(root: Path) -> None:
     assert os.listdir(root) == []  # noqa: PTH208
 
 
+async def test_changes_inside_a_file(root: Path) -> None:
+    files = Filesystem(root=root)
+    await files.write("plan.md", "1. Read.\n2. Leave at noon.\n")
+    assert await files.str_replace("plan.md", "at noon", "at ten") == "replaced"
+    assert await files.insert("plan.md", 1, "Mark the rocks.") == "inserted"
+    assert await files.insert("plan.md", 0, "# Plan\n") == "inserted"
+    assert await files.insert("plan.md", 4, "3. Anchor.") == "inserted"
+    whole = "# Plan\n1. Read.\nMark the rocks.\n2. Leave at ten.\n3. Anchor.\n"
+    assert await files.read("plan.md") == whole
+    for old, count in (("e", 3), ("west", 0), ("", 0)):
+        with pytest.raises(FileRefused, match=rf"{count} times|occurs") as caught:
+            await files.str_replace("plan.md", old, "x")
+        assert caught.value.reason == "text"
+    for line in (-1, 6):
+        with pytest.raises(FileRefused, match="expected 0 to 5"):
+            await files.insert("plan.md", line, "x")
+    assert await files.read("plan.md") == whole
+    assert await files.str_replace("plan.md", "# Plan\n") == "replaced"
+    await files.write("open.txt", "no end of line")
+    await files.insert("open.txt", 1, "more")
+    assert await files.read("open.txt") == "no end of line\nmore\n"
+    with pytest.raises(FileRefused, match=r"no 'other\.md'"):
+        await files.insert("other.md", 0, "x")
+
+
+async def test_a_change_keeps_the_limits(root: Path) -> None:
+    files = Filesystem(root=root, max_bytes=20)
+    await files.write("a", "0123456789\n")
+    with pytest.raises(FileRefused, match="larger than 20 bytes"):
+        await files.insert("a", 1, "0123456789")
+    with pytest.raises(FileRefused, match="larger than 20 bytes"):
+        await files.str_replace("a", "5", "0123456789abc")
+    assert await files.read("a") == "0123456789\n"
+
+
+async def test_rename(tmp_path: Path, root: Path) -> None:
+    files = Filesystem(root=root, depth=3)
+    await files.write("notes/plan.md", "plan")
+    await files.write("old/a/b.md", "b")
+    assert await files.rename("notes/plan.md", "done/plan.md") == "renamed"
+    assert await files.rename("old", "kept") == "renamed"
+    assert await files.list() == {"done/plan.md": 4, "kept/a/b.md": 1}
+    before = outside(tmp_path)
+    (root / "link").symlink_to(tmp_path / "secret.txt")
+    for path, new_path, reason in [
+        ("done/plan.md", "kept", "kind"),
+        ("done/plan.md", "kept/a/b.md", "kind"),
+        ("done/plan.md", "../plan.md", "name"),
+        ("../secret.txt", "mine.txt", "name"),
+        ("link", "mine.txt", "kind"),
+        ("done/plan.md", "link/plan.md", "kind"),
+        ("missing", "mine.txt", "missing"),
+        ("kept", "done/kept", "name"),
+        ("done", "done/in", "system"),
+    ]:
+        with pytest.raises(FileRefused) as caught:
+            await files.rename(path, new_path)
+        assert caught.value.reason == reason, (path, new_path)
+    assert await files.list() == {"done/plan.md": 4, "kept/a/b.md": 1}
+    assert outside(tmp_path) == before
+
+
 async def test_a_root_that_is_not_there_is_made_when_it_is_needed(tmp_path: Path) -> None:
     files = Filesystem(root=tmp_path / "later" / "root")
     assert await files.list() == {}
@@ -169,7 +231,16 @@ async def test_two_hundred_hostile_paths_reach_nothing_outside(tmp_path: Path, r
     for path in paths:
         with pytest.raises(FileRefused):
             await files.read(path)
-        for attempt in (files.write(path, "bad"), files.append(path, "bad"), files.delete(path)):
+        await files.write("mine", "mine")
+        for attempt in (
+            files.write(path, "bad"),
+            files.append(path, "bad"),
+            files.str_replace(path, "secret", "bad"),
+            files.insert(path, 0, "bad"),
+            files.rename("mine", path),
+            files.rename(path, "yours"),
+            files.delete(path),
+        ):
             try:
                 await attempt
             except FileRefused:
@@ -269,7 +340,14 @@ async def test_what_cannot_be_read(root: Path, path: str, reason: str) -> None:
 async def test_read_only(root: Path) -> None:
     (root / "a").write_text("a")
     files = Filesystem(root=root, read_only=True)
-    for attempt in (files.write("a", "b"), files.append("a", "b"), files.delete("a")):
+    for attempt in (
+        files.write("a", "b"),
+        files.append("a", "b"),
+        files.str_replace("a", "a", "b"),
+        files.insert("a", 0, "b"),
+        files.rename("a", "b"),
+        files.delete("a"),
+    ):
         with pytest.raises(FileRefused) as caught:
             await attempt
         assert caught.value.reason == "read-only"

@@ -251,12 +251,46 @@ class Sandbox:
         Raises:
             FileRefused: The path, its size or the number of files is not allowed.
         """
+        with _writing:
+            self._put(path, data)
+
+    def change(self, path: str, change: Callable[[bytes], bytes]) -> None:
+        """Put a file there that is made of the one there, with no other change between.
+
+        Raises:
+            FileRefused: There is none, or its new size is not allowed.
+        """
+        with _writing:
+            self._put(path, change(self.read(path)))
+
+    def _put(self, path: str, data: bytes) -> None:
         *folders, name = self._file_parts(path)
-        with _writing, self._naming(path):
+        with self._naming(path):
             self._check_room(path, len(data), append=False)
             with self._folder(tuple(folders), make=True) as folder:
                 self._size(name, folder, path)
                 self._replace(name, folder, data)
+
+    def rename(self, path: str, new_path: str) -> None:
+        """Give a file or a folder another path, where nothing is yet.
+
+        Raises:
+            FileRefused: There is none, it is neither, or the other path is taken or not allowed.
+        """
+        *folders, name = self._file_parts(path)
+        *new_folders, new_name = self._file_parts(new_path)
+        with _writing, self._naming(path), self._folder(tuple(folders)) as folder:
+            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if not stat.S_ISDIR(found.st_mode):
+                self._check(found, path)
+            else:
+                for below in self.walk(path):
+                    # None of its files may be deeper than a path reaches.
+                    self.parts("/".join((*new_folders, new_name, *self.parts(below)[len(folders) + 1 :])))
+            with self._folder(tuple(new_folders), make=True) as new_folder:
+                if _is_there(new_name, new_folder):
+                    raise self.refused(f"{new_path!a} is there already", "kind", "delete it, or take another name")
+                os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=new_folder)
 
     def _replace(self, name: str, folder: int, data: bytes) -> None:
         temporary = f"{_TEMPORARY}{sha256(name.encode()).hexdigest()[:16]}-{os.getpid()}"
@@ -327,6 +361,14 @@ def _about(entry: os.DirEntry[str]) -> os.stat_result | None:
         return None
 
 
+def _is_there(name: str, folder: int) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def _make_folder(name: str, folder: int) -> None:
     try:
         os.mkdir(name, dir_fd=folder)
@@ -358,7 +400,7 @@ class Filesystem(MemoryLayer[None]):
 
     Attributes:
         root: The folder; made with the first write when it is not there.
-        read_only: Whether nothing may be written, appended or deleted.
+        read_only: Whether nothing may be written, changed, renamed or deleted.
         max_bytes: Bytes of one file.
         max_total: Bytes of all files.
         max_files: How many files there may be, and are listed.
@@ -454,6 +496,66 @@ class Filesystem(MemoryLayer[None]):
         return f"appended {len(data)} bytes"
 
     @function
+    async def str_replace(self, path: str, old: str, new: str = "") -> str:
+        """Replace a text in a file that occurs there exactly once.
+
+        Args:
+            path: The file, relative to the root.
+            old: The text as it stands there, with enough around it to occur once.
+            new: What comes in its place; nothing when left out.
+        """
+        self._data(new)
+
+        def replaced(text: str) -> str:
+            count = text.count(old) if old else 0
+            if count != 1:
+                raise self._sandbox.refused(
+                    f"the text to replace occurs {count} times in {path!a}; expected once",
+                    "text",
+                    "take in more of what is around it" if count else "read the file, and copy the text from it",
+                )
+            return text.replace(old, new)
+
+        await _in_thread(lambda: self._changed(path, replaced))
+        return "replaced"
+
+    @function
+    async def insert(self, path: str, line: int, text: str) -> str:
+        """Put lines into a file.
+
+        Args:
+            path: The file, relative to the root.
+            line: The number of the line behind which they stand; 0 for the beginning of the file.
+            text: The lines.
+        """
+        self._data(text)
+
+        def inserted(content: str) -> str:
+            lines = content.splitlines(keepends=True)
+            if not 0 <= line <= len(lines):
+                raise self._sandbox.refused(
+                    f"line {line} is not in {path!a}; expected 0 to {len(lines)}", "text", "read the file"
+                )
+            before, after = "".join(lines[:line]), "".join(lines[line:])
+            ended = before if not before or before.endswith("\n") else f"{before}\n"
+            return f"{ended}{text}" + ("" if text.endswith("\n") else "\n") + after
+
+        await _in_thread(lambda: self._changed(path, inserted))
+        return "inserted"
+
+    @function
+    async def rename(self, path: str, new_path: str) -> str:
+        """Give a file or a folder another path, where nothing is yet.
+
+        Args:
+            path: The file or the folder, relative to the root.
+            new_path: Its new path, relative to the root; folders are made.
+        """
+        self._data("")
+        await _in_thread(lambda: self._sandbox.rename(path, new_path))
+        return "renamed"
+
+    @function
     async def delete(self, path: str) -> str:
         """Delete a file or an empty folder.
 
@@ -500,11 +602,16 @@ class Filesystem(MemoryLayer[None]):
             raise self._sandbox.refused("the content holds half a character, which no file can", "text") from None
 
     def _text(self, path: str) -> str:
-        sandbox = self._sandbox
+        return self._decoded(path, self._sandbox.read(path))
+
+    def _decoded(self, path: str, data: bytes) -> str:
         try:
-            return sandbox.read(path).decode()
+            return data.decode()
         except UnicodeDecodeError:
-            raise sandbox.refused(f"{path!a} is not text", "text") from None
+            raise self._sandbox.refused(f"{path!a} is not text", "text") from None
+
+    def _changed(self, path: str, change: Callable[[str], str]) -> None:
+        self._sandbox.change(path, lambda data: change(self._decoded(path, data)).encode())
 
     def _found(self, text: str, path: str) -> Sequence[str]:
         found: tuple[str, ...] = ()
