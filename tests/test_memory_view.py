@@ -701,9 +701,9 @@ def test_the_time_of_a_late_turn_is_that_of_an_early_one() -> None:
         for turn in range(30):
             live = block("clock", f"turn {turn}", slot=9, volatile=True)
             history = log.rendered("x")
-            start = time.perf_counter()
+            start = time.thread_time()
             projector.assemble(head, history, [*blocks, live])
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.thread_time() - start)
             log.append(Message.assistant("so"))
             log.append(Message.user("and?"))
         return best

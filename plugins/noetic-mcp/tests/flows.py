@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from noetic_py import Ask, Context, InputImage, step, tool
 
 PIXEL = b"\x89PNG\r\n\x1a\n"
+waiting: list[str] = []
 cancelled: list[str] = []
 paid: list[str] = []
 
@@ -56,6 +57,7 @@ async def break_off(text: str) -> str:
 @step
 async def wait(text: str) -> str:
     """Never end."""
+    waiting.append(text)
     try:
         await anyio.sleep_forever()
     finally:
