@@ -26,6 +26,7 @@ from tests.cli_shell import ROOT, Inside, Shell, environment, posix
 
 
 @posix
+@pytest.mark.slow
 def test_the_demo_repeats_nothing_that_had_finished(shell: Shell) -> None:
     done = shell.run("demo")
     assert done.returncode == 0, done.stderr
@@ -63,6 +64,7 @@ def test_a_demo_that_cannot_go_on_says_so(inside: Inside) -> None:
     assert "the demo stops here: the command ended with exit code" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_new_project_runs_and_its_tests_pass(shell: Shell) -> None:
     done = shell.run("new", "my-agent")
     assert done.returncode == 0, done.stderr

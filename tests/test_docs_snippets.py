@@ -114,6 +114,7 @@ def test_snippet(
         assert capsys.readouterr().out == snippet.output
 
 
+@pytest.mark.slow
 def test_snippets_have_no_type_errors(tmp_path: Path) -> None:
     blocks = {f"block_{re.sub(r'[^a-zA-Z0-9]+', '_', label(s))}.py": s for s in SNIPPETS if not is_part(s)}
     assert len(blocks) > 100
