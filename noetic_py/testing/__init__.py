@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from noetic_py.testing.cassettes import Cassette, CassetteMismatch
     from noetic_py.testing.conformance import BackendContract, DamageContract, LastingContract
     from noetic_py.testing.faults import Died, FaultyBackend
     from noetic_py.testing.item_types import ItemTypeContract
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AmbiguousOutcome",
     "BackendContract",
+    "Cassette",
+    "CassetteMismatch",
     "DamageContract",
     "Died",
     "ExpectedOutcome",
@@ -60,6 +63,8 @@ __all__ = [
 _MODULES = {
     "AmbiguousOutcome": "noetic_py.testing.random_programs",
     "BackendContract": "noetic_py.testing.conformance",
+    "Cassette": "noetic_py.testing.cassettes",
+    "CassetteMismatch": "noetic_py.testing.cassettes",
     "DamageContract": "noetic_py.testing.conformance",
     "Died": "noetic_py.testing.faults",
     "ExpectedOutcome": "noetic_py.testing.random_programs",

@@ -188,7 +188,7 @@ class _Answer:
     async def __aenter__(self) -> _Answer:
         self._response, self._unfinished = await self._ask(self._request)
         # A plain generator, which needs no closing: to leave early leaves nothing behind.
-        self._events = _events(self._response.items, self._chunk, whole=self._unfinished is None)
+        self._events = events_of(self._response.items, self._chunk, whole=self._unfinished is None)
         return self
 
     async def __aexit__(
@@ -224,7 +224,8 @@ def _stop_reason(items: Iterable[Item]) -> StopReason:
     return reason
 
 
-def _events(items: Sequence[Item], chunk: int | None, *, whole: bool) -> Iterator[ModelEvent]:
+def events_of(items: Sequence[Item], chunk: int | None, *, whole: bool) -> Iterator[ModelEvent]:
+    """The events with which an answer of these items is streamed, texts word by word or in pieces of `chunk`."""
     for item in items:
         if isinstance(item, Message):
             for piece in _pieces(item.text, chunk):
