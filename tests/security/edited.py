@@ -30,6 +30,8 @@ from tests.histories.recording import History, forget, harness_for, read_histori
 from tests.security.fuzzing import TREES, _grafted
 
 LIBRARY = Path(noetic_py.__file__).parent
+NAMED = (errors.NoeticError, errors.NoeticWarning)
+"""What refuses a journal, or says what it leaves out of it."""
 SECONDS = 2
 """After how long a run is given up whose steps wait for each other, which an edited record can make of them."""
 
@@ -122,10 +124,11 @@ async def feed(kept: Kept, records: list[Record], tried: Tried, told: str) -> No
                 async with harness_for(program, backend) as harness:
                     await READERS[name](harness, program)
         except Exception as error:  # noqa: BLE001  # which ones there are is what is tried
-            refused = refused or isinstance(error, errors.NoeticError)
+            # A warning of the library, which is an error in tests, says by name what it leaves out.
+            refused = refused or isinstance(error, NAMED)
             # A failure of a step says nothing but what its body has raised.
             found = error.__cause__ if isinstance(error, errors.StepFailed) else error
-            if found is not None and not isinstance(found, errors.NoeticError) and _is_of_the_library(found):
+            if found is not None and not isinstance(found, NAMED) and _is_of_the_library(found):
                 tried.unnamed.append(ascii(f"{told}: {name}: {type(found).__name__}: {found}\n{_last(found)}"))
     tried.refused += refused
 
