@@ -25,6 +25,7 @@ FULL = "NOETIC_TRACEBACK"
 _OWN = (
     "noetic_py",
     "noetic_anthropic",
+    "noetic_embeddings",
     "noetic_openai",
     "noetic_local",
     "noetic_mcp",
