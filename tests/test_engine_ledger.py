@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import anyio
@@ -23,6 +24,7 @@ from noetic_py import (
     Retry,
     StateBag,
     Step,
+    TokenUsage,
     call_model,
     loop,
     parallel,
@@ -163,9 +165,10 @@ async def test_a_question_without_an_answer_stays_and_what_a_body_around_it_has_
         else:
             assert (result.status, texts) == ("failed", ["before", "between", "tides"])
             assert dict(result.state) == {"before": "tides", "child": "tides"}
-            if kept:
-                again = await harness.resume("r", asks, on_error="result")
-                assert [item.text for item in again.items if isinstance(item, Message)] == texts
+        if kept:
+            again = await harness.resume("r", asks, on_error="result")
+            assert [item.text for item in again.items if isinstance(item, Message)] == texts
+            assert again.state == result.state
 
 
 async def test_what_a_body_said_before_a_child_that_was_refused_is_written() -> None:
@@ -435,6 +438,12 @@ class Said(MemoryLayer[list[str]]):
         unstored: Any = Unstored()
         self.state = [unstored]
 
+    @function
+    async def pass_off(self) -> None:
+        """Keep what can be stored, and is not what the layer declares."""
+        other: Any = Note("no text")
+        self.state = [other]
+
 
 class Mem(Memory):
     said: Said = Said()
@@ -513,6 +522,22 @@ async def adds(text: str, ctx: Ctx) -> list[Any]:
     return [ctx.state["one"], ctx.state["other"]]
 
 
+HELD: list[list[str]] = []
+
+
+@step(version="1")
+async def holds(text: str) -> list[str]:
+    """A body that still has what it gives."""
+    HELD.append([text])
+    return HELD[-1]
+
+
+@step(version="1")
+async def looks_away(found: list[str]) -> list[str]:
+    HELD[-1].append("more")
+    return [*found]
+
+
 def cutting(inner: Callable[[str, Any, Callable[[], None]], Any], after: Any = None) -> Step[Any, Any, Any, Any]:
     """A body that cuts another one off, and what it sees then."""
 
@@ -568,6 +593,7 @@ ALIKE: dict[str, tuple[Step[Any, Any, Any, Any], Any]] = {
     "an output that only a round declares": (making(lambda: loop(note, until=until.max_rounds(1), id="row")), "go"),
     "an input that only the target of a handoff declares": (making(lambda: forward), "go!"),
     "an output of a child that the body has changed": (extends, ["go", "more"]),
+    "an output that its step has changed since": (sequence(holds, looks_away, id="flow"), ["go"]),
     "a budget behind a failed attempt": (sequence(tries_again, quiet, id="flow"), "go"),
     "one value in two fields of the state": (sequence(shares, adds, id="flow"), [["go", "more"], ["go"]]),
     "items of a body that was cut off": (cutting(says_and_calls), [["written"], []]),
@@ -601,6 +627,7 @@ async def test_a_question_is_seen_before_its_answer_and_a_step_that_is_cut_off_f
         with anyio.CancelScope() as scope:
             scope.cancel()
             await forever(text, ctx)
+        await flaky(text, ctx)
         return await call_model()(text, ctx)
 
     seen: list[str] = []
@@ -615,7 +642,10 @@ async def test_a_question_is_seen_before_its_answer_and_a_step_that_is_cut_off_f
                 seen.append(f"{event.path[-1]} {event.reason} {event.final}")
             elif isinstance(event, ModelStarted):
                 seen.append("model")
-    assert seen == ["forever stopped True", "before", "question", "model", "answer"]
+    assert seen == [
+        "forever stopped True", "flaky ValueError: question [at asks/flaky] False", "before", "unwritten",
+        "question", "model", "answer",
+    ]  # fmt: skip
 
 
 async def test_an_answer_that_is_cut_off_leaves_its_question() -> None:
@@ -688,7 +718,11 @@ async def _to_layer(ctx: Any) -> None:
     await ctx.memory.said.spoil()
 
 
-@pytest.mark.parametrize("put", [_to_state, _to_layer])
+async def _other_to_layer(ctx: Any) -> None:
+    await ctx.memory.said.pass_off()
+
+
+@pytest.mark.parametrize("put", [_to_state, _to_layer, _other_to_layer])
 async def test_what_cannot_be_stored_is_named_with_its_step_at_the_next_call(put: Any) -> None:
     @step(version="1")
     async def body(text: str, ctx: Ctx) -> str:
@@ -762,3 +796,18 @@ async def test_a_failed_step_says_nothing_about_one_that_may_run_only_once() -> 
 
     async with Harness(plugins=[], checkpoints=InMemoryBackend()) as harness:
         assert (await harness.run(body, "tea")).value == "paid tea"
+
+
+async def test_what_is_stored_of_an_output_that_stands_elsewhere_and_of_what_a_call_has_cost() -> None:
+    both = sequence(parallel([words, words], id="both"), id="row")
+    model = ScriptedModel("answer", usage=TokenUsage(7, 3), cost="0.5")
+    async with Harness(plugins=[], model=model, checkpoints=InMemoryBackend()) as harness:
+        await harness.run(sequence(call_model(id="ask"), both, id="flow"), "go", run_id="r")
+        journal = await harness.runs.journal("r")
+    stored: dict[str, Any] = {each.path[-1]: each for each in journal if isinstance(each, StepFinished)}
+    assert {name: getattr(each.output, "name", None) for name, each in stored.items() if "[" not in name} == {
+        "answer": None, "ask": None, "both": None, "row": "both", "flow": "row"
+    }  # fmt: skip
+    assert [(name, each.usage, each.cost) for name, each in stored.items() if each.usage or each.cost] == [
+        ("answer", TokenUsage(7, 3), Decimal("0.5"))
+    ]
