@@ -533,7 +533,8 @@ async def holds(text: str) -> list[str]:
 
 
 @step(version="1")
-async def looks_away(found: list[str]) -> list[str]:
+async def asks_holder(text: str, ctx: Ctx) -> list[str]:
+    found = await holds(text, ctx)
     HELD[-1].append("more")
     return [*found]
 
@@ -593,7 +594,7 @@ ALIKE: dict[str, tuple[Step[Any, Any, Any, Any], Any]] = {
     "an output that only a round declares": (making(lambda: loop(note, until=until.max_rounds(1), id="row")), "go"),
     "an input that only the target of a handoff declares": (making(lambda: forward), "go!"),
     "an output of a child that the body has changed": (extends, ["go", "more"]),
-    "an output that its step has changed since": (sequence(holds, looks_away, id="flow"), ["go"]),
+    "an output that its step has changed since": (asks_holder, ["go"]),
     "a budget behind a failed attempt": (sequence(tries_again, quiet, id="flow"), "go"),
     "one value in two fields of the state": (sequence(shares, adds, id="flow"), [["go", "more"], ["go"]]),
     "items of a body that was cut off": (cutting(says_and_calls), [["written"], []]),

@@ -122,7 +122,10 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "sqlite": ("noetic_py.checkpoints.sqlite.store", ("tests/test_checkpoints_sqlite_store.py",)),
     "schema": ("noetic_py.checkpoints.sqlite.schema", OPENED),
     "writer": ("noetic_py.engine.journaling.ledger", LEDGER),
-    "ledger": ("noetic_py.engine.journaling.ledger", LEDGER),
+    "ledger": (
+        "noetic_py.engine.journaling.ledger",
+        ("tests/test_shutdown.py::test_what_a_model_had_said_is_saved", *LEDGER),
+    ),
     "fold": (
         "noetic_py.engine.journaling.fold",
         ("tests/test_engine_fold.py", "tests/test_histories.py::test_every_run_goes_on", *RESUMED),
