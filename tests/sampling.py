@@ -78,14 +78,20 @@ def _params(item: pytest.Item) -> dict[str, Any]:
 
 
 def _row(item: pytest.Function) -> Row:
-    """What are one parameter to `parametrize` are one here; a value is the same where it is the same object."""
-    params = {name: id(value) for name, value in _params(item).items()}
+    """What are one parameter to `parametrize` are one here."""
+    params = {name: _stand_in(value) for name, value in _params(item).items()}
     row: list[tuple[str, Hashable]] = [("", item.cls)]
     for mark in item.iter_markers("parametrize"):
         names = mark.args[0]
         together = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
         row.append((str(names), tuple(params.pop(name) for name in together if name in params)))
     return (*row, *params.items())
+
+
+def _stand_in(value: object) -> Hashable:
+    # Not every value can be hashed. Whether equal constants are one object may differ between the workers, and the
+    # choice may not.
+    return (type(value), value) if isinstance(value, str | bytes | int | float | None) else id(value)
 
 
 def _on_the_other_loop(item: pytest.Item) -> bool:
