@@ -341,8 +341,10 @@ def test_where_supersedes_take_too_much_and_where_they_leave_no_room() -> None:
     assert second(share - 1, "high", change).reason == "supersedes took more than 15% of the window"
     pinned = "the tide is high " * 200
     whole = second(100_000, pinned, "low")
+    assert second(whole.tokens, pinned, "low").epoch == 1
+    assert second(whole.tokens - 1, pinned, "low").reason == "the history was cut"
     room = whole.tokens - tokens(whole, "history")
-    assert second(room, pinned, "low").epoch == 1
+    assert second(room, pinned, "low").reason == "the history was cut"
     assert second(room - 1, pinned, "low").reason == "supersedes left no room"
 
 
@@ -516,3 +518,35 @@ def test_a_fork_before_the_first_view_begins_cold() -> None:
     child = Projector().fork()
     view = child.assemble(HEAD, ItemLog([Message.user("hi")]).rendered("x"), [block("facts", "1")])
     assert view.reason == "cold start"
+
+
+def test_what_stands_behind_the_history_keeps_its_place_in_a_turn() -> None:
+    """What a turn's first request has is the start of its later ones, except for what changes in between."""
+    talk = Talk()
+    talk.ask(block("facts", "1", placement="anchor"), block("clock", "noon", slot=1, placement="live"))
+    first = talk.ask(block("facts", "2", placement="anchor"), block("clock", "noon", slot=1, placement="live"))
+    second = talk.go_on(block("facts", "2", placement="anchor"), block("clock", "noon", slot=1, placement="live"))
+    assert [*second.items[: len(first.items)]] == [*first.items]
+    assert second.repeated == first.tokens
+    third = talk.go_on(block("facts", "2", placement="anchor"), block("clock", "one", slot=1, placement="live"))
+    assert third.moved is None
+    # The clock goes to the end, and the next time it has changed it moves nothing that stays.
+    assert [item.id for item in third.items].index(made_of("clock", "one")) == len(third.items) - 3
+    later = talk.ask(block("facts", "2", placement="anchor"), block("clock", "one", slot=1, placement="live"))
+    assert [part.kind for part in later.blocks][-4:] == ["history", "live", "supersede", "tail"]
+    assert [item.id for item in later.items].index(made_of("clock", "one")) == len(later.items) - 3
+
+
+def made_of(layer: str, content: str) -> str:
+    return as_items(layer, content)[0].id
+
+
+def test_after_fifty_requests_an_epoch_goes_on_for_as_long_as_another_one_costs_more() -> None:
+    talk = Talk()
+    talk.log.append(Message.user("word " * 2_000))
+    views = [talk.ask(block("facts", str(turn > 0), placement="anchor")) for turn in range(400)]
+    over = next(place for place, view in enumerate(views) if view.epoch == 2)
+    assert over > 50
+    paid = sum(part.tokens for view in views[: over + 1] for part in view.blocks if part.kind == "supersede")
+    cost = sum(part.tokens for part in views[over].blocks if part.kind in ("anchor", "history"))
+    assert cost * 0.9 < paid < cost * 1.1

@@ -422,12 +422,12 @@ def test_the_history_goes_from_its_oldest_end() -> None:
     assert history.dropped.tokens == weigh(log, COUNTER) - view.tokens
 
 
-def test_what_just_fits_is_shown_whole_and_one_token_less_is_cut_to_three_quarters() -> None:
+def test_what_just_fits_is_shown_whole_and_one_token_less_is_cut_to_a_half() -> None:
     log = chat(20)
     sizes = [weigh(list(log)[place:], COUNTER) for place in range(len(log))]
     for window in range(sizes[0], sizes[10], -1):
         view = Projector().assemble(RequestHead(COUNTER, window=window), log.rendered("x"))
-        room = window if window == sizes[0] else window * 75 // 100
+        room = window if window == sizes[0] else window * 50 // 100
         # The longest end of the conversation that has room.
         assert len(view.items) == next(len(log) - place for place, size in enumerate(sizes) if size <= room)
 
@@ -648,8 +648,7 @@ def test_what_stands_behind_the_history_moves_nothing_while_it_stays() -> None:
     for turn in range(3):
         view = projector.assemble(head, log.rendered("x"), [block("clock", "noon", volatile=True)])
         assert view.moved is None
-        past = weigh(list(log)[:-1], COUNTER)
-        assert view.repeated == (head.system + head.schemas + past if turn else 0)
+        assert view.repeated == (view.tokens if turn else 0)
 
 
 def test_a_failed_assembly_does_not_hide_what_moved() -> None:
@@ -688,8 +687,9 @@ def test_a_late_turn_costs_what_an_early_one_does() -> None:
         projector.assemble(head, log.rendered("x"), blocks)
         asked.append(counter.asked - before)
         log.append(Message.assistant(f"Answer {turn}"))
-    # The volatile layer's block, and the two items that are new; four blocks are pinned anew every fifty turns.
-    assert asked[1:] == [3 + 4 * (turn % 50 == 0) for turn in range(1, 200)]
+    # The volatile layer's block, and the two items that are new; every fifty turns four blocks are pinned anew, and the
+    # view is put together once more.
+    assert asked[1:] == [3 + 5 * (turn % 50 == 0) for turn in range(1, 200)]
 
 
 def test_the_time_of_a_late_turn_is_that_of_an_early_one() -> None:

@@ -144,6 +144,7 @@ def runs(
 def show(
     name: RunName,
     items: Annotated[bool, typer.Option("--items", help="The conversation.")] = False,
+    views: Annotated[bool, typer.Option("--views", help="What a model was shown in each request.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Show all steps and failures.")] = False,
     db: Database = None,
     json: Json = False,
@@ -153,6 +154,8 @@ def show(
     from noetic_py.cli import stored_runs
 
     def work() -> stored_runs.Work:
+        if views:
+            return stored_runs.show_views(db, name, as_json=json)
         return stored_runs.show(db, name, items=items, everything=everything, as_json=json)
 
     raise typer.Exit(stored_runs.run_async(work, trace=trace))

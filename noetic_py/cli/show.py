@@ -21,6 +21,7 @@ from noetic_py.journal.transforms import VerificationReport
 if TYPE_CHECKING:
     from noetic_py.core.items import Item
     from noetic_py.hookspecs import LoadedPlugin
+    from noetic_py.memory.view_state import RecordedView
     from noetic_py.runner.runs import RunInfo
 
 
@@ -60,6 +61,30 @@ def _info(info: RunInfo) -> dict[str, Any]:
         for name, value in attrs.asdict(attrs.evolve(info, pending=())).items()
     }
     return fields | {"pending": pending_objects(info.pending)}
+
+
+# -- the views of one
+
+
+def views_text(found: Sequence[RecordedView]) -> str:
+    """What a model was shown, request by request."""
+    return "\n\n".join(f"{printable('/'.join(view.path))}\n{_indented(view)}" for view in found)
+
+
+def _indented(view: RecordedView) -> str:
+    return "\n".join(f"  {printable(line)}" for line in view.account.explain().splitlines())
+
+
+def views_json(found: Sequence[RecordedView]) -> str:
+    """The same as a JSON array, with the texts of the layers."""
+    return json.dumps([_view_object(view) for view in found])
+
+
+def _view_object(view: RecordedView) -> dict[str, Any]:
+    account = attrs.asdict(view.account)
+    for place, items in view.contents.items():
+        account["blocks"][place]["contents"] = [jsonable(item) for item in items]
+    return {"path": list(view.path), **account}
 
 
 # -- one

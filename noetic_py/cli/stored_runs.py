@@ -19,7 +19,17 @@ from noetic_py.cli.inputs import read_age
 from noetic_py.cli.record_lines import as_object, line_of
 from noetic_py.cli.report import FAILED, USAGE, code_of, print_error, say, write_out
 from noetic_py.cli.run_tree import read_tree
-from noetic_py.cli.show import item_lines, list_json, list_text, show_json, show_text, verified_json, verified_text
+from noetic_py.cli.show import (
+    item_lines,
+    list_json,
+    list_text,
+    show_json,
+    show_text,
+    verified_json,
+    verified_text,
+    views_json,
+    views_text,
+)
 from noetic_py.core.control import RunStatus
 from noetic_py.core.runtime import SYSTEM
 from noetic_py.errors import ConfigError
@@ -105,6 +115,17 @@ async def show(db: str | None, name: str, *, items: bool, everything: bool, as_j
         write_out("\n".join(item_lines(tree.items())))
     else:
         write_out(show_text(info, tree, everything=everything))
+    return 0
+
+
+async def show_views(db: str | None, name: str, *, as_json: bool) -> int:
+    """Print what a model was shown in each request of a stored run."""
+    async with read_runs(db) as (runs, _):
+        info = await find(runs, name)
+        found = await runs.views(info.run_id)
+    write_out(views_json(found) if as_json else views_text(found))
+    if not found:
+        say("nothing was decided for a request of this run: it has no layers, or it is of an earlier version")
     return 0
 
 

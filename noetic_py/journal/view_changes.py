@@ -5,7 +5,7 @@ The stored form of a view is a mapping that `memory/view_state.py` makes and rea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -40,8 +40,8 @@ class ViewChange:
         return {**{key: value for key, value in before.items() if key not in self.gone}, **self.put}
 
 
-def views_in(records: Iterable[Any], begun: ViewState) -> Mapping[tuple[str, ...] | None, ViewState]:
-    """The views of a journal by the model calls that they were made for.
+def views_in(records: Iterable[Any], begun: ViewState) -> Iterator[tuple[tuple[str, ...], ViewState]]:
+    """The views of a journal with the model calls that they were made for; of a call that was discarded too.
 
     Args:
         records: The journal.
@@ -52,7 +52,12 @@ def views_in(records: Iterable[Any], begun: ViewState) -> Mapping[tuple[str, ...
         change: ViewChange | None = getattr(record, "view", None)
         if isinstance(change, ViewChange):
             found[record.path] = change.applied(found.get(change.after, {}))
-    return found
+            yield record.path, found[record.path]
+
+
+def last_views(records: Iterable[Any], begun: ViewState) -> Mapping[tuple[str, ...] | None, ViewState]:
+    """The last view of each model call in a journal, and under `None` the one that the run began with."""
+    return {None: begun, **dict(views_in(records, begun))}
 
 
 def view_change(before: ViewState, now: ViewState, after: tuple[str, ...] | None = None) -> ViewChange | None:

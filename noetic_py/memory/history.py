@@ -154,7 +154,7 @@ def _of_an_answer(item: Item) -> bool:
 
 
 EPOCH_LENGTH: Final = 50
-"""Assemblies after which an epoch ends whatever happens."""
+"""Assemblies after which an epoch ends, unless that costs more than it saves."""
 
 SUPERSEDES_PERCENT: Final = 15
 """Of the window: when what supersedes pinned blocks takes more, it is cheaper to send the blocks again."""
@@ -191,6 +191,7 @@ class Habit:
         fluid: Whether two of four in a row differed.
         volatile: Whether a recall has changed the layer's own state.
         restless: Whether the content has changed in this epoch.
+        stirs: Whether it has changed between the rounds of a turn.
     """
 
     mark: str
@@ -198,8 +199,9 @@ class Habit:
     fluid: bool = False
     volatile: bool = False
     restless: bool = False
+    stirs: bool = False
 
-    def after(self, block: LayerBlock) -> Habit:
+    def after(self, block: LayerBlock, *, first_round: bool) -> Habit:
         """The same, one assembly later."""
         mark = _mark(block)
         changed = mark != self.mark
@@ -210,6 +212,7 @@ class Habit:
             self.fluid or changes.bit_count() >= 2,
             self.volatile or block.volatile,
             self.restless or changed,
+            self.stirs or (changed and not first_round),
         )
 
 
@@ -226,15 +229,17 @@ class Anchors:
         assemblies: How many requests were assembled in it.
         due: Why it ends with the next request, `None` while it goes on.
         habits: How each layer's content has behaved.
+        paid: Tokens that its requests have spent on what the next epoch pins.
     """
 
-    __slots__ = ("_pins", "assemblies", "due", "habits", "number", "reason")
+    __slots__ = ("_pins", "assemblies", "due", "habits", "number", "paid", "reason")
 
     def __init__(self, pins: Sequence[Pin] = ()) -> None:
         self.number: int = 0
         self.reason: str = ""
         self.assemblies: int = 0
         self.due: str | None = None
+        self.paid: int = 0
         self.habits: dict[str, Habit] = {}
         self._pins: dict[str, Pin] = {pin.block.layer: pin for pin in pins}
 
@@ -242,7 +247,7 @@ class Anchors:
         """The same epoch, which from now on goes its own way."""
         child = type(self)(self.pins)
         child.number, child.reason, child.assemblies = self.number, self.reason, self.assemblies
-        child.due, child.habits = self.due, self.habits.copy()
+        child.due, child.habits, child.paid = self.due, self.habits.copy(), self.paid
         return child
 
     @property
@@ -262,26 +267,22 @@ class Anchors:
     @property
     def ending(self) -> str | None:
         """Why the epoch is over, whatever the next request holds; `None` while it goes on."""
-        if self.number == 0:
-            return "cold start"
-        if self.assemblies >= EPOCH_LENGTH:
-            return f"{EPOCH_LENGTH} requests"
-        return self.due
+        return "cold start" if self.number == 0 else self.due
 
     def missed(self) -> None:
         """Hear that the provider had nothing of the start of the last request in its cache."""
         if self.assemblies > _SETTLING:
             self.due = MISSED
 
-    def observe(self, blocks: Sequence[LayerBlock]) -> None:
-        """Note whether the layers recalled the same as before."""
+    def observe(self, blocks: Sequence[LayerBlock], *, first_round: bool = True) -> None:
+        """Note whether the layers recalled the same as before; `first_round` says whether a turn begins."""
         habits = self.habits
         for block in blocks:
             known = habits.get(block.layer)
             if known is None:
                 habits[block.layer] = Habit(_mark(block), volatile=block.volatile)
             else:
-                habits[block.layer] = known.after(block)
+                habits[block.layer] = known.after(block, first_round=first_round)
 
     def begin(self, reason: str, blocks: Sequence[LayerBlock], counter: TokenCounter) -> None:
         """Begin an epoch: pin what belongs to the start of the request, as it is now.
@@ -304,7 +305,7 @@ class Anchors:
             if block.items and self.is_anchored(block):
                 part = part_of(block, "anchor", why, counter)
                 self._pins[block.layer] = Pin(block, part, part)
-        self.assemblies = 0
+        self.assemblies = self.paid = 0
         self.due = None
 
     def is_anchored(self, block: LayerBlock) -> bool:
@@ -313,6 +314,11 @@ class Anchors:
         if habit.volatile or block.placement == "live":
             return False
         return block.placement == "anchor" or not habit.fluid
+
+    def kept_still(self, layer: str) -> bool:
+        """Whether a layer that is not pinned has not changed in this epoch."""
+        habit = self.habits[layer]
+        return habit.fluid and not (habit.restless or habit.volatile)
 
     def why_live(self, block: LayerBlock) -> str:
         """Why a block stands behind the history."""
@@ -405,9 +411,9 @@ class HistoryIndex:
     def _same(self, items: Sequence[Item], grows: bool) -> int:
         last = min(self._size, len(items))
         known = self._items
-        # In what changes at its end only, the same object at the same place has the same before it. An equal one has
-        # not: the outputs that close open calls are made anew each time.
-        if grows and last and items[last - 1] is known[last - 1]:
+        # In what changes at its end only, the same item at the same place has the same before it. Only the outputs that
+        # close open calls are made anew each time.
+        if grows and last and _is_same_item(items[last - 1], known[last - 1]):
             return last
         pairs = enumerate(zip(known[:last], items, strict=False))
         return next((place for place, (ours, theirs) in pairs if ours is not theirs and ours != theirs), last)
@@ -498,6 +504,12 @@ class HistoryIndex:
         # The part after a cut shrinks from cut to cut.
         found = bisect_left(self._cuts, True, 0, self._known, key=lambda place: end - sums[place] <= limit)
         return min(self._cuts[found], latest) if found < self._known else latest
+
+
+def _is_same_item(one: Item, other: Item) -> bool:
+    if one is other:
+        return True
+    return one == other and not (isinstance(one, FunctionCallOutput) and one.status == "incomplete")
 
 
 def _is_input(item: Item) -> bool:

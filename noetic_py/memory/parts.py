@@ -53,6 +53,19 @@ class Part:
 
 
 @frozen
+class PlacedPart:
+    """A part that stands somewhere in the conversation.
+
+    Attributes:
+        place: Before which item of the conversation.
+        part: The part.
+    """
+
+    place: int
+    part: Part
+
+
+@frozen
 class Parts:
     """All that layers put into a view, in its order."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import Final, Self
 
@@ -17,6 +18,7 @@ from noetic_py.errors import LimitExceeded
 from noetic_py.journal.view_changes import item_mark
 from noetic_py.memory.blocks import LayerBlock, made_id
 from noetic_py.memory.history import (
+    EPOCH_LENGTH,
     MISSED,
     SUPERSEDES_PERCENT,
     Anchors,
@@ -26,7 +28,7 @@ from noetic_py.memory.history import (
     narrowed,
     paired,
 )
-from noetic_py.memory.parts import Part, Parts, first_other, part_of, superseding, total
+from noetic_py.memory.parts import Part, Parts, PlacedPart, first_other, part_of, superseding, total
 from noetic_py.models.model import OutputSchema
 
 
@@ -223,7 +225,7 @@ ASSUMED_WINDOW: Final = 32_000
 """Tokens of an unknown window, where a share of it is needed."""
 
 # A history that no longer fits is cut to this much of its room, so that the next turns need no cut.
-_CUT_TO_PERCENT: Final = 75
+_CUT_TO_PERCENT: Final = 50
 
 
 @frozen
@@ -251,6 +253,7 @@ class LastView:
         size: How many items the conversation had.
         cut: Where the view began in it, or in what the layers had made of it.
         end: Where the part ends that the next view begins with.
+        placed: What the layers have behind that.
         first: Stands for the item at `cut`.
         last: Stands for the last item of the conversation.
         first_round: Whether it was the first request of a turn.
@@ -264,6 +267,7 @@ class LastView:
     size: int
     cut: int
     end: int
+    placed: Sequence[PlacedPart]
     first: str
     last: str
     first_round: bool
@@ -296,13 +300,11 @@ class Made:
 
     Attributes:
         view: The view.
-        parts: What the layers have in it.
         history: The conversation.
         items: The conversation, or what the layers made of it.
     """
 
     view: View
-    parts: Parts
     history: Sequence[Item]
     items: Sequence[Item]
 
@@ -420,7 +422,7 @@ class Projector:
             raise ValueError("two blocks of one layer")
         past = self._past(head, history, projected)
         reason = self._ending(head)
-        self.anchors.observe(blocks)
+        self.anchors.observe(blocks, first_round=self._log.awaits_answer)
         if reason is not None:
             self.anchors.begin(reason, blocks, head.counter)
         parts = self._parts(head, blocks, deltas or {})
@@ -479,15 +481,24 @@ class Projector:
 
     def _better_anew(self, head: RequestHead, parts: Parts, past: _ViewHistory) -> str | None:
         """Why it is better to begin an epoch now that everything is known."""
-        takes = total(parts.supersedes)
+        takes, cut = total(parts.supersedes), 0 if self.shown is None else min(self.shown.cut, past.tail)
         window = ASSUMED_WINDOW if head.window is None else head.window
         if takes * 100 > window * SUPERSEDES_PERCENT:
             return f"supersedes took more than {SUPERSEDES_PERCENT}% of the window"
+        # What is sent again when the start moves.
+        again = past.index.tokens_from(cut, past.tail)
+        if self.anchors.assemblies >= EPOCH_LENGTH:
+            # Where it would move something, not before that has cost as much as it costs to send all of it again.
+            could = takes + total(self._still(parts))
+            if not could or self.anchors.paid + could > total(parts.anchors) + again:
+                return f"{EPOCH_LENGTH} requests"
         if head.room is None:
             return None
         left = head.room - total(parts.all) - past.tail_tokens
         if takes and left < 0:
             return "supersedes left no room"
+        if takes and left < again:
+            return "the history was cut"
         # Not in the middle of a turn, where the history needs its place most.
         if 0 < self.anchors.squeezed <= left and self._log.awaits_answer:
             return "what was left out of pinned blocks has room again"
@@ -503,7 +514,26 @@ class Projector:
                 lives.append(part_of(block, "live", self.anchors.why_live(block), head.counter))
             elif pin is not None and pin.block.items != block.items:
                 supersedes.append(superseding(block, deltas.get(block.layer), head.counter))
-        return Parts(anchors, lives, supersedes)
+        return Parts(anchors, self._calm_first(lives), self._calm_first(supersedes))
+
+    def _still(self, parts: Parts) -> Sequence[Part]:
+        """The live parts of layers that have kept still in this epoch and would be pinned by the next one."""
+        return [part for part in parts.lives if self.anchors.kept_still(part.layer)]
+
+    def _calm_first(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """The parts, those last that change between the rounds of a turn: what stands before them stays the same."""
+        return sorted(parts, key=lambda part: self.anchors.habits[part.layer].stirs)
+
+    def _placed(self, parts: Parts, past: _ViewHistory, cut: int) -> Sequence[PlacedPart]:
+        """Where the parts behind the history stand: before the newest part, and in a turn where they stood before."""
+        known: Sequence[PlacedPart] = ()
+        if self.shown is not None and not self._log.awaits_answer:
+            known = [each for each in self.shown.placed if cut <= each.place <= min(past.same, past.tail)]
+        placed = [
+            PlacedPart(next((each.place for each in known if _is_same(each.part, part)), past.tail), part)
+            for part in parts.behind
+        ]
+        return sorted(placed, key=lambda each: each.place)
 
     def _squeezed(self, head: RequestHead, parts: Parts, past: _ViewHistory) -> Parts:
         """The parts as far as the window has room for them besides what is never left out."""
@@ -559,17 +589,19 @@ class Projector:
             return now[0].layer
         return (before or now)[0].layer
 
-    def _moved_past(self, parts: Parts, past: _ViewHistory, cut: int) -> str | None:
+    def _moved_past(self, placed: Sequence[PlacedPart], past: _ViewHistory, cut: int) -> str | None:
         """What changed the history."""
         shown = self.shown
         if shown is None:
             return None
         if cut != shown.cut or past.same < shown.end:
             return "history"
-        # Nothing new was said: what stands before the tail now was not there before.
-        return parts.behind[0].layer if parts.behind and past.tail < shown.end else None
+        # Nothing new was said: what stands there now was not there before.
+        return placed[0].part.layer if placed and placed[0].place < shown.end else None
 
-    def _repeated(self, head: RequestHead, parts: Parts, past: _ViewHistory, cut: int) -> int:
+    def _repeated(
+        self, head: RequestHead, parts: Parts, placed: Sequence[PlacedPart], past: _ViewHistory, cut: int
+    ) -> int:
         """Tokens at the start that the view before had too."""
         shown = self.shown
         if shown is None or head.moved_from(shown.head) is not None:
@@ -581,7 +613,13 @@ class Projector:
         start += total(parts.anchors)
         if cut != shown.cut:
             return start
-        end = min(past.same, shown.end, past.tail if parts.behind else past.same)
+        end = past.same
+        for one, other in zip_longest(shown.placed, placed):
+            same = one is not None and other is not None and one.place == other.place <= end
+            if one is None or other is None or not same or not _is_same(one.part, other.part):
+                end = min([end, *(each.place for each in (one, other) if each is not None)])
+                break
+            start += other.part.tokens
         return start + past.index.tokens_from(cut, max(cut, end))
 
     # -- handing over
@@ -596,12 +634,14 @@ class Projector:
         cut: int,
         moved: str | None,
     ) -> View:
-        moved = moved or self._moved_past(parts, past, cut)
-        repeated = self._repeated(head, parts, past, cut)
-        items = _ordered(parts, past, cut)
+        placed = self._placed(parts, past, cut)
+        moved = moved or self._moved_past(placed, past, cut)
+        repeated = self._repeated(head, parts, placed, past, cut)
+        items = _ordered(parts, placed, past, cut)
         leading = sum(len(part.items) for part in parts.anchors)
-        end = past.tail if parts.behind else len(past.items)
+        end = placed[0].place if placed else len(past.items)
         self.anchors.assemblies += 1
+        self.anchors.paid += total(parts.supersedes) + total(self._still(parts))
         self._same, self._index = len(past.items), past.index
         layers = {block.layer: 0 for block in blocks}
         for part in parts.all:
@@ -618,12 +658,12 @@ class Projector:
             epoch=self.anchors.number,
             reason=self.anchors.reason,
             moved=moved,
-            blocks=_described(head, parts, past, cut),
+            blocks=_described(head, parts, placed, past, cut),
         )
-        self.made = Made(view, parts, history, past.items)
+        self.made = Made(view, history, past.items)
         first, last = _mark_at(past.items, cut), _mark_at(history, len(history) - 1)
         self.shown = LastView(
-            head.mark, parts.anchors, len(history), cut, end, first, last, self._log.awaits_answer, repeated,
+            head.mark, parts.anchors, len(history), cut, end, placed, first, last, self._log.awaits_answer, repeated,
             past.note is not None,
         )  # fmt: skip
         return view
@@ -650,20 +690,29 @@ def _too_small(head: RequestHead, parts: Parts, past: _ViewHistory) -> LimitExce
     )
 
 
-def _ordered(parts: Parts, past: _ViewHistory, cut: int) -> Sequence[Item]:
+def _is_same(one: Part, other: Part) -> bool:
+    return (one.kind, one.layer) == (other.kind, other.layer) and one.items == other.items
+
+
+def _ordered(parts: Parts, placed: Sequence[PlacedPart], past: _ViewHistory, cut: int) -> Sequence[Item]:
     items = past.items
     if not cut and not parts.all:
         return items
-    if not parts.behind:
-        return [*_items(parts.anchors), *items[cut:]]
-    return [*_items(parts.anchors), *items[cut : past.tail], *_items(parts.behind), *items[past.tail :]]
+    made = _items(parts.anchors)
+    for each in placed:
+        made += items[cut : each.place]
+        made += each.part.items
+        cut = each.place
+    return [*made, *items[cut:]]
 
 
 def _items(parts: Sequence[Part]) -> list[Item]:
     return [item for part in parts for item in part.items]
 
 
-def _described(head: RequestHead, parts: Parts, past: _ViewHistory, cut: int) -> Sequence[ViewBlock]:
+def _described(
+    head: RequestHead, parts: Parts, placed: Sequence[PlacedPart], past: _ViewHistory, cut: int
+) -> Sequence[ViewBlock]:
     described: list[ViewBlock] = []
     if head.system:
         described.append(ViewBlock("system", None, head.system, 0, "the step's instructions"))
@@ -675,7 +724,7 @@ def _described(head: RequestHead, parts: Parts, past: _ViewHistory, cut: int) ->
         dropped = Dropped(cut, index.tokens_from(0, cut), "the oldest of what has no room") if cut else None
         shown = index.tokens_from(cut, past.tail)
         described.append(ViewBlock("history", None, shown, past.tail - cut, "the conversation", dropped, past.note))
-    described += [part.described for part in parts.behind]
+    described += [each.part.described for each in placed]
     tail = "input that waits for an answer" if index.awaits_answer else "the last round"
     described.append(ViewBlock("tail", None, past.tail_tokens, len(index) - past.tail, tail))
     return described

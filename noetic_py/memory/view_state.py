@@ -18,13 +18,14 @@ from noetic_py.journal.values import read_items, write_items
 from noetic_py.journal.view_changes import ViewState
 from noetic_py.memory.blocks import LayerBlock
 from noetic_py.memory.history import Anchors, Habit, HistoryListing, Pin, listing_of
-from noetic_py.memory.parts import Part
+from noetic_py.memory.parts import Part, PlacedPart
 from noetic_py.memory.projector import NOT_RECORDED, HeadMark, LastView, Made, Projector, Recorded
 
 # Items of layers are of the library's own types.
 _CODEC: Final = Codec()
 _VERSION: Final = 1
-_FLAGS: Final = ("fluid", "volatile", "restless")
+_GONE: Final = "it was pinned in an earlier turn, and the session is gone"
+_FLAGS: Final = ("fluid", "volatile", "restless", "stirs")
 _ACCOUNT: Final = ("account", "live ", "supersede ")
 
 
@@ -41,11 +42,12 @@ def view_state(projector: Projector) -> ViewState:
         return {}
     state: dict[str, JsonValue] = {
         "version": _VERSION,
-        "epoch": [anchors.number, anchors.reason, anchors.assemblies, anchors.due],
+        "epoch": [anchors.number, anchors.reason, anchors.assemblies, anchors.due, anchors.paid],
         "head": [shown.head.model, shown.head.counter, shown.head.instructions, shown.head.tools],
         "shown": [
             shown.size, shown.cut, shown.end, shown.first, shown.last, shown.first_round, shown.repeated,
         ],
+        "placed": [[each.place, each.part.kind, each.part.layer] for each in shown.placed],
         "order": [pin.block.layer for pin in anchors.pins],
         "account": _account(made),
     }  # fmt: skip
@@ -56,8 +58,8 @@ def view_state(projector: Projector) -> ViewState:
         key = f"pin {pin.block.layer}"
         # What is pinned is mostly what was pinned before.
         state[key] = before[key] if key in before and pin in projector.recorded.pins else _pin(pin)
-    for part in made.parts.behind:
-        state[f"{part.kind} {part.layer}"] = _part(part, None)
+    for each in shown.placed:
+        state[f"{each.part.kind} {each.part.layer}"] = _part(each.part, None)
     if shown.narrowed:
         _put_listing(state, listing_of(made.items, made.history, _listing(before)))
     return state
@@ -110,7 +112,7 @@ def restored(state: ViewState, path: tuple[str, ...] | None = None) -> Projector
         projector.recorded = Recorded(path, state)
         return projector
     anchors = Anchors([_read_pin(stored[f"pin {layer}"], layer) for layer in stored["order"]])
-    anchors.number, anchors.reason, anchors.assemblies, anchors.due = stored["epoch"]
+    anchors.number, anchors.reason, anchors.assemblies, anchors.due, anchors.paid = stored["epoch"]
     for key, value in stored.items():
         if key.startswith("habit "):
             mark, changes, flags = value
@@ -118,8 +120,9 @@ def restored(state: ViewState, path: tuple[str, ...] | None = None) -> Projector
             anchors.habits[key.removeprefix("habit ")] = Habit(mark, changes, **said)
     size, cut, end, first, last, first_round, repeated = stored["shown"]
     listing = _listing(stored)
+    placed = [PlacedPart(place, _known_part(stored, kind, layer)) for place, kind, layer in stored["placed"]]
     shown = LastView(
-        HeadMark(*stored["head"]), [pin.part for pin in anchors.pins], size, cut, end, first, last, first_round,
+        HeadMark(*stored["head"]), [pin.part for pin in anchors.pins], size, cut, end, placed, first, last, first_round,
         repeated, listing is not None, listing,
     )  # fmt: skip
     projector = Projector(anchors, shown)
@@ -146,6 +149,11 @@ def _read_pin(tree: Any, layer: str) -> Pin:
     return Pin(block, read, read if part is None else _read_part(part, "anchor", layer, items))
 
 
+def _pinned_part(stored: Mapping[str, Any], layer: str) -> Part:
+    tree = stored.get(f"pin {layer}")
+    return Part("anchor", layer, (), 0, 0, _GONE) if tree is None else _read_pin(tree, layer).part
+
+
 def _part(part: Part, known: Sequence[Item] | None) -> JsonValue:
     """A part in its stored form; items that are stored beside it are left out."""
     items: JsonValue = None if known is not None and part.items == known else [*_items(part.items)]
@@ -156,6 +164,12 @@ def _read_part(tree: Any, kind: BlockKind, layer: str, known: Sequence[Item] = (
     tokens, counts, why, dropped, note, trees = tree
     items = tuple(known) if trees is None else read_items(trees, _CODEC)
     return Part(kind, layer, items, tokens, counts, why, _read_dropped(dropped), note)
+
+
+def _known_part(stored: Mapping[str, Any], kind: BlockKind, layer: str) -> Part:
+    """A part behind the history; without its items where those are of no use any more."""
+    tree = stored.get(f"{kind} {layer}")
+    return Part(kind, layer, (), 0, 0, "") if tree is None else _read_part(tree, kind, layer)
 
 
 def _items(items: Iterable[Item]) -> list[Any]:
@@ -200,9 +214,8 @@ def _account(made: Made) -> JsonValue:
         for row in view.blocks
         if row.layer is None
     ]
-    behind: JsonValue = [[part.kind, part.layer] for part in made.parts.behind]
     counts: JsonValue = {**view.usage.layers}
-    return [view.tokens, view.stable, view.moved, counts, behind, rows]
+    return [view.tokens, view.stable, view.moved, counts, rows]
 
 
 @frozen(eq=False)
@@ -220,6 +233,11 @@ class RecordedView:
     contents: Mapping[int, Sequence[Item]]
 
 
+def is_whole(state: ViewState) -> bool:
+    """Whether a stored view is there with all that its account needs."""
+    return all(key in state for key in ("epoch", "shown", "placed", "order", "account"))
+
+
 def recorded_view(path: tuple[str, ...], state: ViewState) -> RecordedView:
     """The account of a stored view.
 
@@ -227,9 +245,9 @@ def recorded_view(path: tuple[str, ...], state: ViewState) -> RecordedView:
         CodecError: It cannot be read.
     """
     stored: Mapping[str, Any] = state
-    tokens, stable, moved, counts, behind, rows = stored["account"]
-    pins = [_read_pin(stored[f"pin {layer}"], layer).part for layer in stored["order"]]
-    parts = [_read_part(stored[f"{kind} {layer}"], kind, layer) for kind, layer in behind]
+    tokens, stable, moved, counts, rows = stored["account"]
+    pins = [_pinned_part(stored, layer) for layer in stored["order"]]
+    parts = [_known_part(stored, kind, layer) for _, kind, layer in stored["placed"]]
     own = {
         kind: ViewBlock(kind, None, size, items, why, _read_dropped(dropped), note)
         for kind, size, items, why, dropped, note in rows
@@ -242,7 +260,7 @@ def recorded_view(path: tuple[str, ...], state: ViewState) -> RecordedView:
             blocks.append(row.described)
         elif row is not None:
             blocks.append(row)
-    number, reason, _, _ = stored["epoch"]
+    number, reason, *_ = stored["epoch"]
     sizes = {kind: block.tokens for kind, block in own.items()}
     history = sizes.get("history", 0) + sizes.get("tail", 0)
     around = sizes.get("system", 0) + sizes.get("tools", 0)

@@ -53,7 +53,7 @@ from noetic_py.journal.run_summary import PlainCodec
 from noetic_py.journal.session_stream import StoredState, read_conversation
 from noetic_py.journal.stored import Head, Lease, Record
 from noetic_py.journal.values import Change, Stored, field_trees
-from noetic_py.journal.view_changes import ViewState, views_in
+from noetic_py.journal.view_changes import ViewState, last_views
 from noetic_py.memory.projector import Recorded
 from noetic_py.memory.view_state import decisive, recorded_of
 from noetic_py.steps.flow import Settled
@@ -290,7 +290,7 @@ async def go_on(
     try:
         run.keep_in(store)
         take_over(run, run_history)
-        run.views = views_in(run_history.records, view)
+        run.views = last_views(run_history.records, view)
         if run_history.answered:
             # Before anything is done because of them.
             await store.commit(run.journal, force=True)
@@ -364,7 +364,7 @@ async def _beginning(
 def left_view(run_history: RunHistory, begun: ViewState) -> ViewState:
     """How a model was shown the conversation last in a run without an end, or before it."""
     paths = [part.view for part in visible(run_history.index) if part.view is not None]
-    return views_in(run_history.records, begun)[paths[-1]] if paths else begun
+    return last_views(run_history.records, begun)[paths[-1]] if paths else begun
 
 
 def left_of(run_history: RunHistory) -> tuple[list[Item], list[Change], StoredState]:

@@ -14,7 +14,7 @@ from noetic_py.access import AccessAction, Authorizer, Resource, attributed
 from noetic_py.checkpoints.checks import check_prune
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.context.step import awaited
-from noetic_py.core.control import Answer, Checkpoint, PendingRequest, RunStatus, SessionKey, is_stream
+from noetic_py.core.control import Answer, Checkpoint, PendingRequest, RunStatus, SessionKey, is_stream, stream_of
 from noetic_py.core.runtime import Runtime
 from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.run_summary import PlainCodec, PlannedStep, ResumePlan, load_records
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from noetic_py.engine.stops import Asked
     from noetic_py.journal.records import JournalRecord
     from noetic_py.journal.transforms import Anchor, VerificationReport
+    from noetic_py.memory.view_state import RecordedView
 
 __all__ = [
     "DONE",
@@ -303,6 +304,42 @@ class Runs:
         """
         await require_run(self._access, self._backend, run_id, "export")
         return await self._records(run_id, after)
+
+    async def views(self, run_id: str) -> Sequence[RecordedView]:
+        """What a model was shown in each answered call of a stored run, in the order of the journal.
+
+        Any process may ask, and needs none of the run's code. Calls are missing for which nothing was decided: those
+        of a run without layers, while its conversation had room in the model's window; and of a turn whose session was
+        deleted those that only tell what differs from an earlier turn.
+
+        Args:
+            run_id: The run.
+
+        Raises:
+            RunNotFound: There is no such run.
+            CodecError: A record cannot be read; the message says which.
+        """
+        from noetic_py.journal.records import RunBegun
+        from noetic_py.journal.session_stream import read_conversation
+        from noetic_py.journal.view_changes import ViewState, views_in
+        from noetic_py.memory.view_state import is_whole, recorded_view
+
+        records = await self.journal(run_id)
+        opening = next((each.opening for each in records if isinstance(each, RunBegun)), None)
+        begun: ViewState = {} if opening is None else opening.view
+        if opening is not None and opening.base is not None and opening.base.position >= 0:
+            base = opening.base
+            stream = stream_of((base.app, base.user, base.session))
+            try:
+                begun = (await read_conversation(self._backend, stream, PlainCodec(), upto=base.position)).view
+            except errors.RunNotFound:
+                # The session was deleted; what the run itself has written is shown.
+                begun = {}
+        found: list[RecordedView] = []
+        for path, state in views_in(records, begun):
+            if is_whole(state):
+                found.append(recorded_view(path, state))
+        return found
 
     async def progress(self, run_id: str) -> Mapping[tuple[str, ...], ProgressEntry]:
         """How far the steps of a run had come at its last commit, by their paths, as they have said themselves.

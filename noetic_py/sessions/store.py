@@ -14,6 +14,7 @@ from attrs import frozen
 from noetic_py import errors
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.checkpoints.memory import InMemoryBackend
+from noetic_py.context.read import ContextScope, Counted
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.structure import dump
 from noetic_py.core.control import SESSION, RunStatus, SessionKey
@@ -232,6 +233,7 @@ class FinishedTurn:
         delivery: What it was delivered as, when that is to be gone on with.
         view: How a model was shown the conversation last.
         begun: How many items the session has when nothing was written beside it.
+        counted: What was counted of it.
     """
 
     run_id: str
@@ -249,6 +251,7 @@ class FinishedTurn:
     delivery: str | None = None
     view: object = None
     begun: int = 0
+    counted: Counted | None = None
 
 
 class SessionEdit:
@@ -550,7 +553,8 @@ class SessionStore:
         messages = await self._messages_of(key, made)
         took = [each.delivery_id for each in messages if each is not made.queued]
         # A turn that others have written beside has not seen what stands before it now.
-        seen = made.view if conversation.log.size == made.begun else None
+        alone = conversation.log.size == made.begun
+        seen = made.view if alone else None
         shown = decisive(recorded_of(seen).state) if seen is not None else conversation.view
         record = session_stream.ended(
             made.run_id, made.status, made.items, states, codec,
@@ -558,7 +562,7 @@ class SessionStore:
             view=view_change(conversation.view, shown),
         )  # fmt: skip
         await self.write(lease, key, conversation, [record], codec)
-        conversation.shown = (conversation.view, seen)
+        conversation.shown = (conversation.view, seen, made.counted if alone else None)
         await self.queue.ack(key, messages)
 
     async def _messages_of(self, key: SessionKey, made: FinishedTurn) -> Sequence[QueuedMessage]:
@@ -594,16 +598,21 @@ def _index_of(app: str | None, user: str | None) -> tuple[str, ...]:
     return ("sessions", "app" if app else "-", app or "-", "user" if user else "-", user or "-")
 
 
-def view_of(conversation: session_stream.StoredConversation) -> object:
-    """How a model was shown a session last.
+def put_view(conversation: session_stream.StoredConversation, scope: ContextScope) -> None:
+    """Let a turn go on from how a model was shown the session last.
 
     In the process that has shown it, what was counted then is not counted again; else it is the same everywhere.
     """
-    state = conversation.view
-    if not state:
-        return None
-    known: object = conversation.shown[1] if conversation.shown and conversation.shown[0] is state else None
-    return restored(state).counting_as(known) if isinstance(known, Projector) else Recorded(None, state)
+    state, known, counted = conversation.shown or (None, None, None)
+    if state is not conversation.view:
+        known, counted = None, None
+    scope.counted = counted
+    if not conversation.view:
+        scope.view = known
+    elif isinstance(known, Projector):
+        scope.view = restored(conversation.view).counting_as(known)
+    else:
+        scope.view = Recorded(None, conversation.view)
 
 
 def state_of(conversation: session_stream.StoredConversation, kind: type[T], codec: Codec) -> T | None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 from noetic_py.core.control import SessionKey
 from noetic_py.sessions.queue import NEXT, MessageGone, NothingQueued, QueuedMessage
-from noetic_py.sessions.store import FinishedTurn, SessionLease, SessionStore, state_of, view_of
+from noetic_py.sessions.store import FinishedTurn, SessionLease, SessionStore, put_view, state_of
 
 _MOMENT = 1.0
 """Seconds for which a turn waits for the run of a turn that was left, which is free a moment after its session."""
@@ -229,7 +229,7 @@ class Turn:
         log.origin = (run.run_id, self._plan.step.id)
         begun, position, states = log.size, conversation.position, dict(conversation.states)
         scope = ContextScope(log, self._state(conversation), self._plan.step.id)
-        scope.view = view_of(conversation)
+        put_view(conversation, scope)
         if unsaved := store.unsaved(key):
             scope.view = unsaved[-1][0].view
         # A run whose beginning is not in the backend alone has to hold it itself, and so has one whose turn is not.
@@ -255,7 +255,7 @@ class Turn:
                 made = FinishedTurn(
                     run.run_id, left.status, items, left.state, position, seen, states, len(spoken), cut,
                     queued=queued, branch=self._plan.step.id, delivery=None if queued else self._plan.delivery_id,
-                    view=scope.view, begun=begun,
+                    view=scope.view, begun=begun, counted=scope.counted,
                 )  # fmt: skip
                 with anyio.CancelScope(shield=True):
                     await self._finish(write, made, left, cancelled=result is None)

@@ -324,6 +324,11 @@ async def journal(w: World) -> object:
     return len(await w.harness.runs.journal(w.stored)) > 0
 
 
+@deed("Runs.views", "read", "export")
+async def views(w: World) -> object:
+    return await w.harness.runs.views(w.stored) is not None
+
+
 @deed("Runs.verify", "read", "export")
 async def verify(w: World) -> object:
     try:

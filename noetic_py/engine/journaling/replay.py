@@ -37,7 +37,7 @@ from noetic_py.journal.records import (
     StepFinished,
     StepStopped,
 )
-from noetic_py.journal.view_changes import views_in
+from noetic_py.journal.view_changes import last_views
 from noetic_py.memory.projector import Recorded
 from noetic_py.steps.flow import Mode
 
@@ -590,7 +590,7 @@ def see_again(frame: Frame, scope: ContextScope, left: Sequence[BodySegment]) ->
     if path is None:
         return
     run = frame.x.run
-    state = run.views.get(path) or views_in(run.journal, run.views.get(None, {}))[path]
+    state = run.views.get(path) or last_views(run.journal, run.views.get(None, {}))[path]
     view = Recorded(path, state)
     if scope is frame.scope:
         frame.put_view(view)

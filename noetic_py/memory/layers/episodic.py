@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
@@ -106,7 +107,7 @@ class Episodic(MemoryLayer[dict[str, Episode]]):
         """The episodes that belong to a question, the newest first, as many as there is room for."""
         newest = _newest_first(self.state)
         wanted = _words(query)
-        shared = {key: len(wanted & _words(f"{self.state[key].asked} {self.state[key].outcome}")) for key in newest}
+        shared = {key: len(wanted & _words_of(self.state[key])) for key in newest}
         rest = newest[self.recent :]
         ranked = newest[: self.recent] + sorted(filter(shared.__getitem__, rest), key=lambda key: -shared[key])
         chosen = set(ranked[: self.max_recalled])
@@ -151,6 +152,12 @@ def _newest_first(episodes: Mapping[str, Episode]) -> list[str]:
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(word for word in _WORD.findall(text.casefold()) if len(word) >= _SHORT)
+
+
+@lru_cache(maxsize=4_096)
+def _words_of(episode: Episode) -> frozenset[str]:
+    """The words of an episode, which never changes: found once, and not at each recall."""
+    return _words(f"{episode.asked} {episode.outcome}")
 
 
 def _line(episode: Episode) -> str:
