@@ -321,6 +321,20 @@ async def test_an_edit_by_hand_begins_no_conversation_anew() -> None:
     assert common(before, model.requests[-1]) > head(before)
 
 
+async def test_an_edit_by_hand_is_counted_anew_without_layers() -> None:
+    """A message in the middle becomes a long one, and the last one stays."""
+    for turns in (3, 8):
+        model = Windowed(1_500)
+        async with Harness(plugins=()) as harness:
+            session = harness.session("ada", "t")
+            for turn in range(turns):
+                await session.run(agent(model), f"Turn {turn} {say(str(turn), 12)}")
+            async with session.edit() as edit:
+                edit.items[0] = Message.user("word " * 1_000)
+            await session.run(agent(model), "Turn 99")
+        assert all(measured(request) <= 1_400 for request in model.requests)
+
+
 class Counting(MemoryLayer[int]):
     """Counts the answers, and says so."""
 

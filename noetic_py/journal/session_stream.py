@@ -90,7 +90,7 @@ class StoredConversation:
         settled: How many items there were when a turn had completed last, or they were edited by hand.
         noted: Whether the stream says whose session it is.
         view: How a model was shown the conversation last.
-        shown: What a process keeps beside it for as long as `view` is the same.
+        shown: What a process keeps beside it for as long as `view` is the same, and items are only added.
     """
 
     position: int = 0
@@ -157,7 +157,7 @@ class StoredConversation:
                 # Forked, so that what was there before can be put back.
                 self.log = self.log.fork()
                 self.log.rollback(self.log.size - fields["back"])
-                self.view = clipped(self.view, self.log.frozen())
+                self.view, self.shown = clipped(self.view, self.log.frozen()), None
             # Earlier versions have not said which branch it was.
             origin = run_id, fields.get("b", "")
             self.log.put(items, [(len(items) - fields.get("said", 0), origin)])
@@ -169,12 +169,12 @@ class StoredConversation:
         elif record.kind == _EDITED:
             log = ItemLog()
             log.put(values.read_items(fields.get("i"), codec), values.read_origins(fields.get("o")))
-            self.view = clipped(self.view, log[: _alike(self.log, log)])
+            self.view, self.shown = clipped(self.view, log[: _alike(self.log, log)]), None
             self.log, self.settled = log, log.size
             kept = fields.get("kept")
             self.states = self.states if kept is None else {name: self.states[name] for name in kept}
         elif record.kind == _LOADED:
-            self.log, self.view = ItemLog(), {}
+            self.log, self.view, self.shown = ItemLog(), {}, None
             self.log.put(values.read_items(fields.get("i"), codec), values.read_origins(fields.get("o")))
             self.settled = self.log.size
             self.states = _states({}, fields.get("s") or {})
