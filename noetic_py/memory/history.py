@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from operator import is_
 from typing import Final, Literal, Self, TypeAlias
 
 from attrs import evolve, frozen
@@ -27,6 +28,10 @@ def narrowed(projected: Sequence[Item], history: Sequence[Item], tail: int) -> S
         history: The conversation.
         tail: Where its tail begins.
     """
+    start = len(history) - len(projected)
+    if 0 <= start <= tail and all(map(is_, projected, history[start:])):
+        # Nothing was added to it or replaced in it.
+        return history[start:tail]
     known = {item.id: item for item in history}
     of_tail = {item.id for item in history[tail:]}
     kept = [item for item in projected if item.id not in of_tail]
@@ -414,6 +419,8 @@ class HistoryIndex:
         # In what changes at its end only, the same item at the same place has the same before it. Only the outputs that
         # close open calls are made anew each time.
         if grows and last and _is_same_item(items[last - 1], known[last - 1]):
+            return last
+        if all(map(is_, known[:last], items)):
             return last
         pairs = enumerate(zip(known[:last], items, strict=False))
         return next((place for place, (ours, theirs) in pairs if ours is not theirs and ours != theirs), last)

@@ -110,6 +110,8 @@ class Compaction(MemoryLayer[Compacted]):
 
     def __attrs_post_init__(self) -> None:
         code = "compaction-settings"
+        # Shared by all handles of the layer.
+        self.__dict__["_index"] = HistoryIndex()
         at_least(self, code, 1, window=self.window)
         at_least(self, code, 0, keep_rounds=self.keep_rounds)
         at_least(self, code, 100, max_summary=self.max_summary, max_input=self.max_input)
@@ -175,7 +177,10 @@ class Compaction(MemoryLayer[Compacted]):
     async def project_history(self, items: Sequence[Item]) -> Sequence[Item]:
         """The conversation as it was decided, and another decision when it has grown too large."""
         shown = _applied(self, items, self.state)
-        if weigh(shown, COUNTER) <= self.window * self.above:
+        # Of what was shown before nothing is counted again.
+        index: HistoryIndex = self.__dict__["_index"]
+        index.update(shown, COUNTER, grows=False)
+        if index.tokens <= self.window * self.above:
             return shown
         self.state = await self._decided(items, self.state)
         return _applied(self, items, self.state)
@@ -286,6 +291,8 @@ def _rounds_back(items: Sequence[Item], rounds: int) -> int:
 def _replaced(items: Sequence[Item], state: Compacted) -> list[Item]:
     """The items with the outputs as the markers say; each where it was."""
     outputs, repeats = _after(items, state.outputs), _after(items, state.repeats)
+    if not outputs and not repeats:
+        return [*items]
     first: dict[str, str] = {}
     made: list[Item] = []
     for place, item in enumerate(items):
