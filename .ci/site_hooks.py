@@ -79,10 +79,18 @@ def on_page_content(html: str, **_: object) -> str:
     return OVERLOADS.sub(folded, ROOT.sub("", html))
 
 
+def on_post_template(output_content: str, **_: object) -> str:
+    """The same for the page of a wrong address, which is not made from Markdown."""
+    return on_post_page(output_content)
+
+
 def on_post_page(output: str, **_: object) -> str:
-    """Name the search for screen readers."""
+    """Name the search, and the switches that open it and the menu, for screen readers."""
     search = 'data-md-component="search" role="dialog"'
-    return output.replace(search, f'{search} aria-label="Search"')
+    output = output.replace(search, f'{search} aria-label="Search"')
+    for switch, name in (("__search", "Search"), ("__drawer", "Menu")):
+        output = output.replace(f'type="checkbox" id="{switch}"', f'type="checkbox" id="{switch}" aria-label="{name}"')
+    return output
 
 
 def on_post_build(config: Mapping[str, str], **_: object) -> None:
