@@ -46,7 +46,7 @@ class CheckpointBackend(Protocol):
         ...
 
     async def describe(self) -> Mapping[str, str]:
-        """A description for people: versions, modes, and why they were chosen. Contains no secrets."""
+        """A description for people: `"backend"` is its name, others say versions and modes. Contains no secrets."""
         ...
 
     async def close(self) -> None:
@@ -79,7 +79,7 @@ class CheckpointBackend(Protocol):
         Args:
             run_id: The run.
             expected_position: Where its journal has to end.
-            fence: The writer's fence; 0 for a run that never had an owner.
+            fence: The writer's fence; 0 for a run that has had no owner since it was made.
             records: What is appended.
             summary: A small summary of the run, opaque here, that replaces the earlier one.
             status: A short text that replaces the earlier one, and that `list` and `prune` can ask for.

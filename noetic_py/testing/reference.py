@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -10,24 +11,29 @@ from typing import Any, TypeAlias
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.checkpoints.memory import InMemoryBackend
-from noetic_py.errors import NoeticError
+from noetic_py.errors import NoeticError, RunBusy
 from noetic_py.journal.stored import Lease, Record, Transaction
 from noetic_py.testing._conformance.base import equal, everything
 from noetic_py.testing.virtual import VirtualRuntime
 
-__all__ = ["ReferenceContract"]
+__all__ = ["Operation", "ReferenceContract"]
 
+Operation: TypeAlias = tuple[str, dict[str, Any]]
+"""An operation by its name, and its arguments."""
 _Drawn: TypeAlias = tuple[str, tuple[str, ...], str]
 """Kind, path, and which payload."""
 
 Hook: TypeAlias = Callable[[CheckpointBackend], Awaitable[None]]
 
 _LONG = 1e6
+_SHORT = 100.0
+# How long a row that differs is made shorter: a failure is to be known within a minute.
+_SHORTENING = 20.0
 _RUNS = st.sampled_from(["a", "b", "c", "\u00e9", "e\u0301", "a ", ""])
 _SCOPES = st.sampled_from([("s",), ("s", "t"), ("st",), ("s:t",), ()])
 _KEYS = st.sampled_from(["k", "K", "\u6f22", "k\0"])
@@ -92,11 +98,16 @@ class _World:
         self.ends = lapse
         self.moved = moved
         self.leases: list[Lease] = []
-        self.current: set[int] = set()
+        self.current: set[tuple[str, int]] = set()
         self.versions: list[int] = []
 
-    def fence(self, which: int) -> int:
-        return 0 if which == 0 or not self.leases else self.leases[-min(which, len(self.leases))].fence
+    def fences(self, run: str) -> list[int]:
+        # A backend may number the owners of each run, or those of all runs.
+        return [lease.fence for lease in self.leases if lease.run_id == run]
+
+    def fence(self, which: int, run: str) -> int:
+        given = self.fences(run)
+        return 0 if which == 0 or not given else given[-min(which, len(given))]
 
     def version(self, which: int | None) -> int | None:
         if which is None:
@@ -117,7 +128,7 @@ class _World:
         head = await self.backend.head(run) if run else None
         fence = 0 if head is None else head.fence
         return Transaction(
-            run, (head.position if head else 0) + off, self.fence(which) if which > 3 else fence, _made(records)
+            run, (head.position if head else 0) + off, self.fence(which, run) if which > 3 else fence, _made(records)
         )
 
     async def append(self, run: str, off: int, which: int, records: list[_Drawn], **more: Any) -> object:
@@ -139,7 +150,7 @@ class _World:
 
     async def head(self, run: str) -> object:
         head = await self.backend.head(run)
-        return head and (head.position, self.known(head.fence, [lease.fence for lease in self.leases]))
+        return head and (head.position, self.known(head.fence, self.fences(run)))
 
     async def list(self, limit: int, status: str | None) -> object:
         entries: list[object] = []
@@ -164,13 +175,13 @@ class _World:
     async def acquire(self, run: str) -> object:
         lease = await self.backend.acquire(run, ttl=_LONG)
         self.leases.append(lease)
-        self.current.add(lease.fence)
+        self.current.add((run, lease.fence))
         return lease.run_id
 
     async def renew(self, which: int) -> object:
         for lease in self.leases[-which:][:1]:
             # One that has lapsed may be renewed or not, while no other owner has the run.
-            if lease.fence in self.current:
+            if (lease.run_id, lease.fence) in self.current:
                 return (await self.backend.renew(lease, ttl=_LONG)) == lease
         return None
 
@@ -226,7 +237,8 @@ async def _nothing(backend: CheckpointBackend) -> None:
 class ReferenceContract:
     """A backend does with any row of operations the same as `InMemoryBackend`.
 
-    Hypothesis draws the operations and, when an outcome differs, finds the shortest row that shows it.
+    Hypothesis draws the operations. When an outcome differs, operations are left out of the row for up to 20 seconds
+    while it still shows the difference, and the failure shows the rest as a test to copy, which calls `replay`.
 
     Attributes:
         runtime: The clock of the backend that `make` makes; it moves when a row says so.
@@ -257,14 +269,77 @@ class ReferenceContract:
     def test_it_does_what_the_reference_does(self, anyio_backend_name: str) -> None:
         """Rows of operations, each on backends of its own."""
 
-        @settings(max_examples=self.examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        # The row is made shorter here: Hypothesis would take minutes, and show operations that cannot be copied.
+        @settings(
+            max_examples=self.examples,
+            deadline=None,
+            phases=[Phase.explicit, Phase.reuse, Phase.generate],
+            suppress_health_check=[HealthCheck.too_slow],
+        )
         @given(st.lists(_OPERATIONS, min_size=30, max_size=50))
-        def row(operations: list[tuple[str, dict[str, Any]]]) -> None:
-            anyio.run(self._row, operations, backend=anyio_backend_name)
+        def row(operations: list[Operation]) -> None:
+            difference = anyio.run(self._difference, operations, backend=anyio_backend_name)
+            if difference is not None:
+                pytest.fail(anyio.run(self._shortened, operations, difference, backend=anyio_backend_name))
 
         row()
 
-    async def _row(self, operations: list[tuple[str, dict[str, Any]]]) -> None:
+    @pytest.mark.anyio
+    async def test_a_lease_lasts_as_long_as_was_asked_for(self) -> None:
+        """Until its time is over no other can become the owner, and renewing begins the time anew."""
+        self.runtime = VirtualRuntime()
+        with tempfile.TemporaryDirectory() as folder:
+            async with self.make(Path(folder)) as backend:
+                await self._lasts(backend)
+
+    async def _lasts(self, backend: CheckpointBackend) -> None:
+        lease = await backend.acquire("r", ttl=_SHORT)
+        for part, what in ((0.95, "the time of a lease"), (0.9, "the time of a renewed lease")):
+            await self._pass(backend, _SHORT * part)
+            try:
+                await backend.acquire("r", ttl=_SHORT)
+            except RunBusy:
+                lease = await backend.renew(lease, ttl=_SHORT)
+            else:
+                pytest.fail(f"{what} is {_SHORT:g} s, and after {_SHORT * part:g} s another became the owner")
+        await self._pass(backend, _SHORT * 1.05)
+        await self.lapse(backend)
+        await backend.acquire("r", ttl=_SHORT)
+
+    async def _pass(self, backend: CheckpointBackend, seconds: float) -> None:
+        await self.runtime.advance(seconds)
+        await self.moved(backend)
+
+    async def replay(self, *operations: Operation) -> None:
+        """Do a row of operations, as a failure has shown it; fails when the backend does other than the reference.
+
+        Args:
+            operations: The operations, in their order.
+        """
+        difference = await self._difference(list(operations))
+        if difference is not None:
+            pytest.fail(difference)
+
+    async def _shortened(self, operations: list[Operation], difference: str) -> str:
+        """The failure, with as few operations as were found in the time for that."""
+        until = time.monotonic() + _SHORTENING
+        size = len(operations) // 2
+        while size and time.monotonic() < until:
+            for start in range(0, len(operations), size):
+                fewer = operations[:start] + operations[start + size :]
+                found = await self._difference(fewer) if time.monotonic() < until else None
+                if found is not None:
+                    operations, difference = fewer, found
+                    break
+            else:
+                size //= 2
+        rows = "".join(f"            {each!r},\n" for each in operations)
+        head = "    @pytest.mark.anyio\n    async def test_a_row(self) -> None:\n        await self.replay("
+        why = "These operations show it; the test belongs into the class of the contract:"
+        return f"{difference}\n\n{why}\n\n{head}\n{rows}        )\n"
+
+    async def _difference(self, operations: list[Operation]) -> str | None:
+        """What a backend does that the reference does not; `None` when both do the same."""
         self.runtime, other = VirtualRuntime(), VirtualRuntime()
         with tempfile.TemporaryDirectory() as folder:
             async with self.make(Path(folder)) as backend, InMemoryBackend(runtime=other) as reference:
@@ -273,10 +348,12 @@ class ReferenceContract:
                 for name, arguments in operations:
                     outcome, expected = await mine.do(name, arguments), await wanted.do(name, arguments)
                     if outcome != expected:
-                        pytest.fail(f"{name}({arguments}) gave {outcome!r:.2000}, and the reference {expected!r:.2000}")
+                        return f"{name}({arguments}) gave {outcome!r:.2000}, and the reference {expected!r:.2000}"
                 for part, expected in zip(await mine.everything(), await wanted.everything(), strict=True):
-                    equal(part, expected)
+                    if part != expected:
+                        return f"in the end it holds {part!r:.2000}, and the reference {expected!r:.2000}"
                 await self._emptied(backend)
+        return None
 
     async def _emptied(self, backend: CheckpointBackend) -> None:
         await backend.prune(keep=0)

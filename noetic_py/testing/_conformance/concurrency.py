@@ -258,6 +258,19 @@ class Cancelling(Suite):
         await fill(backend, "r", 1)
 
     @pytest.mark.parametrize("turns", TURNS)
+    async def test_a_cancelled_append_has_ended(self, backend: CheckpointBackend, turns: int) -> None:
+        """Once the call is over nothing of it is written any more, so that its writer can go on from what it sees."""
+        large = [Record("K", (), b"x" * 200_000)] * 20
+        await cancelled_after(
+            turns, lambda: backend.append("r", expected_position=0, fence=0, records=large, status="new")
+        )
+        found = await journal(backend, "r")
+        for _ in range(20):
+            await fill(backend, "other", 1)
+            equal(await journal(backend, "r") == found, True)
+        await fill(backend, "r", 1)
+
+    @pytest.mark.parametrize("turns", TURNS)
     async def test_a_cancelled_append_many_is_whole_in_each_run(self, backend: CheckpointBackend, turns: int) -> None:
         given = [Transaction(f"r{n}", 0, 0, [record("a"), record("b")]) for n in range(20)]
         await cancelled_after(turns, lambda: backend.append_many(given))

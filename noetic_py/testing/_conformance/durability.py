@@ -35,6 +35,16 @@ class Reopening(Suite):
             equal(None if found is None else (found.value, found.version), (b"v", version))
             await fill(backend, "r", 1)
 
+    @pytest.mark.parametrize("status", [None, "running", "suspended", "completed", "failed", "aborted"])
+    async def test_an_acknowledged_append_is_there_at_once(self, tmp_path: Path, status: str | None) -> None:
+        """Whatever status it sets, with records and without, another handle sees it before the first is used again."""
+        async with self.make(tmp_path) as one, self.make(tmp_path) as other:
+            written = await fill(one, "r", 2, status=status)
+            equal(await everything(other, "r"), written)
+            await one.append("r", expected_position=2, fence=0, records=[], summary=b"end", status=status)
+            (entry,) = await other.list()
+            equal((entry.position, entry.summary, entry.status), (2, b"end", status))
+
     async def test_leases_end_with_the_handle(self, tmp_path: Path) -> None:
         async with self.make(tmp_path) as backend:
             old = await backend.acquire("r", ttl=3600.0)
