@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from noetic_py import FunctionCall, FunctionCallOutput, Harness, Tool, call_model, call_tool, loop, until
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
 from noetic_py.testing import ScriptedModel
+from noetic_py.tools.schema import SchemaCheck
 
 PLACE: dict[str, Any] = {
     "type": "object",
@@ -243,3 +244,56 @@ def test_secret_parameters_are_found_wherever_a_schema_has_them(schema: dict[str
 @pytest.mark.parametrize("reference", ["#/nowhere", "#/allOf/0", "https://example.org/a#/b", 5])
 def test_a_reference_to_nothing_holds_no_secret(reference: Any) -> None:
     assert of({"allOf": [], "properties": {"password": {"$ref": reference}}}).secret_parameters == frozenset()
+
+
+SLOW = "^(a+)+$"
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [
+        ({"properties": {"a": {"type": "string", "pattern": SLOW}}}, {"a": "a" * 5000 + "!"}),
+        ({"patternProperties": {SLOW: {"type": "integer"}}, "additionalProperties": False}, {"a" * 5000 + "!": 1}),
+        ({"patternProperties": {SLOW: {"type": "integer"}}}, {"a" * 5000: "x"}),
+        ({"properties": {"a": {"$schema": DRAFT, "pattern": SLOW}}}, {"a": "a" * 5000 + "!"}),
+        (
+            {"$schema": DRAFT, "properties": {"b": {"$ref": "#"}}, "additionalProperties": {"pattern": SLOW}},
+            {"b": {"a": "aaa!" * 900}},
+        ),
+    ],
+)
+def test_a_slow_regular_expression_takes_no_time(schema: dict[str, Any], arguments: dict[str, Any]) -> None:
+    """Python's own would take longer than the universe is old."""
+    checked = SchemaCheck("t", {"type": "object", **schema}, frozenset())
+    assert len(checked.problems(arguments)) == 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "fits"),
+    [
+        (r"^\d{4}-\d{2}$", "2026-11", True),
+        (r"^\d{4}-\d{2}$", "2026-1", False),
+        (r"^\S+@\S+\.\S+$", "a@b.fr", True),
+        ("b", "abc", True),
+        (r"^(?=.*\d).+$", "no digit", True),  # with a look-around it is not checked
+        (r"^[\w\/.-]+$", "a/b.c", True),
+    ],
+)
+def test_a_pattern_is_looked_for(pattern: str, text: str, fits: bool) -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}}
+    assert (SchemaCheck("t", schema, frozenset()).problems({"a": text}) == []) is fits
+
+
+def test_other_properties_are_refused_by_name() -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"a": {}}, "patternProperties": {"^x-": {}}}
+    closed = SchemaCheck("t", {**schema, "additionalProperties": False}, frozenset())
+    assert closed.problems({"a": 1, "x-b": 2}) == []
+    (problem,) = closed.problems({"b": 1, "c": 2, "x-b": 2})
+    assert "'b', 'c' were unexpected" in problem
+    typed = SchemaCheck("t", {**schema, "additionalProperties": {"type": "integer"}}, frozenset())
+    assert typed.problems({"b": "x"}) == ["b: 'x' is not of type 'integer'"]
+    # Of a pattern it is not known whether a property is evaluated.
+    open_ = SchemaCheck("t", {**schema, "unevaluatedProperties": False}, frozenset())
+    assert open_.problems({"b": 1}) == []
+    assert SchemaCheck("t", {"type": "object", "unevaluatedProperties": False}, frozenset()).problems({"b": 1})

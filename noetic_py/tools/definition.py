@@ -542,7 +542,8 @@ class Tool(Generic[P, O_co, M_contra, S_contra]):
 
         Args:
             fn: Gets the object that the model sent as keyword arguments, checked against the schema.
-            parameters: The JSON schema, an object at its root. A reference to another document is never fetched.
+            parameters: The JSON schema, an object at its root. A reference to another document is never fetched, and a
+                regular expression with a look-around or a back-reference is not checked.
             options: As for [`tool`][noetic_py.tool]; `name` is needed.
 
         Raises:

@@ -6,11 +6,15 @@ The only module that imports jsonschema; it is imported when such a value first 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from itertools import repeat
 from typing import Any
 
-from jsonschema.exceptions import SchemaError, best_match  # pyright: ignore[reportUnknownVariableType] # as its stubs are
+from jsonschema import validators
+from jsonschema.exceptions import SchemaError, ValidationError, best_match  # pyright: ignore[reportUnknownVariableType] # as its stubs are
 from jsonschema.validators import Draft202012Validator, validator_for
+from pydantic_core import SchemaError as PatternError
+from pydantic_core import SchemaValidator, core_schema
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
@@ -21,11 +25,14 @@ from noetic_py.tools.arguments import dotted
 from noetic_py.tools.confidential import beside, properties_of
 
 # Its stubs leave open what it returns.
+_extended: Callable[[Any, Mapping[str, Any]], Any] = validators.extend  # pyright: ignore[reportUnknownVariableType,reportUnknownMemberType]
 _closest: Callable[[list[Any]], Any] = best_match  # pyright: ignore[reportUnknownVariableType]
 
 _SHOWN = 200
 # More than these are not reported, so more are not searched.
 _MOST = 100
+# What stands here is a value, and no schema.
+_VALUES = frozenset({"const", "enum", "default", "examples"})
 # Messages of these name parameters, and no values.
 _NAMES_ONLY = frozenset({"required", "additionalProperties", "dependentRequired", "unevaluatedProperties"})
 
@@ -33,7 +40,8 @@ _NAMES_ONLY = frozenset({"required", "additionalProperties", "dependentRequired"
 class SchemaCheck:
     """Says in what arguments do not fit a schema.
 
-    A schema may refer to parts of itself. What it refers to elsewhere is not fetched.
+    A schema may refer to parts of itself. What it refers to elsewhere is not fetched. A regular expression takes time
+    that grows as the text does; one that may need more, with a look-around or a back-reference, is not checked.
 
     Args:
         tool: The tool's name.
@@ -53,7 +61,7 @@ class SchemaCheck:
         except SchemaError as error:
             raise self._wrong(error.message) from error
         # An empty registry: the default one opens connections.
-        self._validator: Any = kind(schema, registry=Registry[Any]())
+        self._validator: Any = _linear(kind)(_of_one_draft(schema), registry=Registry[Any]())
 
     def problems(self, arguments: JsonValue | Mapping[str, JsonValue]) -> list[str]:
         """Where arguments do not fit, and why, in the order of the schema: `"lines[0].price: -1 is less than 0"`.
@@ -132,6 +140,74 @@ class SchemaCheck:
             code="tool-schema",
             hint="mend the schema where the tool comes from; references to other documents are not fetched",
         )
+
+
+@lru_cache(maxsize=64)
+def _linear(kind: Any) -> Any:
+    """A validator whose regular expressions are linear: those of jsonschema are Python's, and may take any time.
+
+    Whether properties are evaluated by a pattern is asked by jsonschema in a place of its own, so it is not checked.
+    """
+    own: dict[str, Any] = {"pattern": _pattern, "patternProperties": _pattern_properties, "additionalProperties": _rest}
+    standard = kind.VALIDATORS.get("unevaluatedProperties")
+    if standard is not None:
+
+        def unevaluated(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+            return iter(()) if _has_patterns(validator.schema) else standard(validator, value, instance, schema)
+
+        own["unevaluatedProperties"] = unevaluated
+    return _extended(kind, own)
+
+
+def _of_one_draft(schema: object) -> Any:
+    """A schema whose parts do not choose a draft for themselves, and with it a validator of jsonschema's own."""
+    if is_dict(schema):
+        kept = {name: each for name, each in schema.items() if name != "$schema" or not isinstance(each, str)}
+        return {name: each if name in _VALUES else _of_one_draft(each) for name, each in kept.items()}
+    return list(map(_of_one_draft, schema)) if is_list(schema) else schema
+
+
+def _has_patterns(schema: object) -> bool:
+    if is_dict(schema):
+        return "patternProperties" in schema or any(map(_has_patterns, schema.values()))
+    return is_list(schema) and any(map(_has_patterns, schema))
+
+
+@lru_cache(maxsize=1024)
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    try:
+        found = SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
+    except PatternError:
+        return lambda _: True
+    return found.isinstance_python
+
+
+def _pattern(validator: Any, pattern: str, instance: object, schema: object) -> Iterator[Any]:
+    if isinstance(instance, str) and not _matcher(pattern)(instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def _pattern_properties(validator: Any, patterns: Mapping[str, Any], instance: object, schema: object) -> Iterator[Any]:
+    if is_dict(instance):
+        for pattern, each in patterns.items():
+            for name, value in instance.items():
+                if _matcher(pattern)(name):
+                    yield from validator.descend(value, each, path=name, schema_path=pattern)
+
+
+def _rest(validator: Any, allowed: Any, instance: object, schema: Mapping[str, Any]) -> Iterator[Any]:
+    """Properties that the schema does not name, neither by their names nor by a pattern."""
+    if not is_dict(instance):
+        return
+    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    extra = [name for name in instance if name not in known and not any(_matcher(each)(name) for each in patterns)]
+    if is_dict(allowed):
+        for name in extra:
+            yield from validator.descend(instance[name], allowed, path=name)
+    elif not allowed and extra:
+        names = ", ".join(map(repr, sorted(extra)))
+        verb = "was" if len(extra) == 1 else "were"
+        yield ValidationError(f"Additional properties are not allowed ({names} {verb} unexpected)")
 
 
 def _kinds(part: Mapping[str, object]) -> Iterator[object]:
