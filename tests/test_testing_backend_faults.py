@@ -120,11 +120,11 @@ class FencesOfEachRun(InMemoryBackend):
         return found and evolve(found, fence=self.given[run_id].index(found.fence) + 1 if found.fence else 0)
 
 
-class ByLastWrite(InMemoryBackend):
-    """Runs are listed by their last change, and not by their beginning."""
+class Forgetful(InMemoryBackend):
+    """No run is listed, which nearly every row shows."""
 
     async def list(self, **given: Any) -> Sequence[RunEntry]:
-        return sorted(await super().list(**given), key=lambda entry: entry.updated, reverse=True)
+        return []
 
 
 class Contract(BackendContract):
@@ -186,11 +186,11 @@ def test_owners_may_be_numbered_for_each_run(anyio_backend_name: str) -> None:
 
 def test_a_row_that_fails_is_short_and_can_be_copied(anyio_backend_name: str) -> None:
     with pytest.raises(FAILED) as caught:
-        reference(ByLastWrite).test_it_does_what_the_reference_does(anyio_backend_name)
+        reference(Forgetful).test_it_does_what_the_reference_does(anyio_backend_name)
     said = str(caught.value)
     assert "These operations show it" in said
     rows = said[said.index("self.replay(") + len("self.replay(") : said.rindex(")")]
     operations = eval(f"[{rows}]")
-    assert 2 <= len(operations) <= 8, operations
+    assert 1 <= len(operations) <= 3, operations
     with pytest.raises(FAILED, match="and the reference"):
-        anyio.run(lambda: reference(ByLastWrite).replay(*operations), backend=anyio_backend_name)
+        anyio.run(lambda: reference(Forgetful).replay(*operations), backend=anyio_backend_name)
