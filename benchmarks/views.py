@@ -19,6 +19,7 @@ import anyio
 from attrs import evolve, frozen
 
 from noetic_py import FunctionCall, Harness, Memory, Message, call_model, loop, tool, until
+from noetic_py.context.step import AnyStep
 from noetic_py.core.tokens import EstimatedCounter
 from noetic_py.memory import (
     Compaction,
@@ -148,7 +149,7 @@ async def measure(memory: Memory | None, window: int, turns: int) -> Measured:
 
     model, early, late = Windowed(window, turns), 0, 0
     asking = call_model(model, instructions="You are a pilot. " + say("pilot", 40), tools=[lookup])
-    flow = loop(asking, until=until.no_tool_calls())
+    flow: AnyStep = loop(asking, until=until.no_tool_calls())
     async with Harness(memory=memory, plugins=()) as harness:
         session = harness.session("ada", "t")
         for turn in range(turns):

@@ -22,6 +22,7 @@ from noetic_py.core.control import SessionKey
 from noetic_py.core.events import ViewMade
 from noetic_py.core.items import FunctionCallOutput, Item
 from noetic_py.core.tokens import EstimatedCounter
+from noetic_py.core.values import is_dict
 from noetic_py.core.view import View
 from noetic_py.errors import LimitExceeded
 from noetic_py.memory import (
@@ -270,10 +271,10 @@ async def test_nothing_is_written_where_nothing_is_decided() -> None:
         assert len(runs) == 4
         for run in [*runs, SessionKey("ada", "t").stream]:
             for record in await backend.read(run):
-                written = json.loads(record.payload)
-                if isinstance(written, dict):
+                written: object = json.loads(record.payload)
+                if is_dict(written):
                     assert not {"v", "view"} & set(written)
-                    assert "shown" not in written.get("opening", {})
+                    assert "shown" not in (written.get("opening") or ())
 
 
 async def test_a_session_in_a_file_goes_on_after_a_restart(tmp_path: Path) -> None:
