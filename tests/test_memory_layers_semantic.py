@@ -234,8 +234,14 @@ async def test_vectors_of_another_embedder_are_not_compared() -> None:
     async with Harness(memory=make(first), checkpoints=backend, model=ScriptedModel("yes")) as harness:
         await harness.run(call_model(), "The tide is high.", thread_id="t")
         assert (await harness.run(find, "sea", thread_id="t")).value == 1
-    async with Harness(memory=make(second), checkpoints=backend) as harness:
-        assert (await harness.run(find, "sea", thread_id="t")).value == 0
+    async with (
+        Harness(memory=make(second), checkpoints=backend) as harness,
+        harness.stream(find, "sea", thread_id="t") as stream,
+    ):
+        warned = [event.message async for event in stream.events if isinstance(event, LayerWarned)]
+        assert (await stream.result()).value == 0
+    assert len(warned) == 1
+    assert "2 of 'test:topics'" in warned[0]
 
 
 def answering() -> ScriptedModel:

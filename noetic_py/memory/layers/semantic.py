@@ -249,6 +249,7 @@ class SemanticRecall(MemoryLayer[Remembered]):
             LayerError: The embedder has failed, or the store of `vectors=`.
             MissingExtra: The extra `embeddings` is not installed.
         """
+        await self._warn_of_others()
         limit = min(max(limit, 1), _MOST_FOUND)
         found = await self._search(query, limit, _aware(since), _aware(until), where or {})
         # The id of a session is a digest, which takes more tokens than most passages do.
@@ -401,7 +402,7 @@ class SemanticRecall(MemoryLayer[Remembered]):
             others = await self._kept.others(self._shelf, name)
         else:
             others = {"another": 1} if await self._answered(database.others(self.storage.owner, name, limit=1)) else {}
-        key = (self.ctx.run_id, name)
+        key = ("" if self._is_alone else self.ctx.run_id, name)
         if others and key not in self._common.warned:
             while len(self._common.warned) > _MOST_WARNED:
                 self._common.warned.popitem(last=False)
