@@ -286,7 +286,9 @@ def assert_same(cut: Cut, result: AnyResult, expected: AnyResult) -> None:
 async def cut_by_steps(seed: int, cut: Cut, expected: AnyResult, at: int) -> None:
     """A run that gets so many steps, then the same once more, then one more step in each process."""
     results = [await cut.process(Budget(steps=at), begins=True), await cut.process(Budget(steps=at))]
-    assert all(each.status == "budget_exceeded" and each.steps <= at for each in results)
+    # Where another path wins a race, fewer steps may be enough.
+    assert all(each.status == "budget_exceeded" or cut.program.races for each in results)
+    assert all(each.steps <= at for each in results)
     if not cut.program.at_once:
         assert [texts(results[1]), results[1].steps] == [texts(results[0]), results[0].steps]
     for more in range(at + 1, expected.steps, 2):
@@ -317,6 +319,12 @@ async def test_cut_short_by_steps_anywhere(layers: bool, given: bool) -> None:
                 noted(error, seed, layers, given, at)
                 raise
     assert cuts > CUT
+
+
+async def test_a_run_does_not_contradict_what_it_has_stored_itself() -> None:
+    """A process that is cut in a second attempt stores a state of its layers that no later process comes to again."""
+    seed, at = 1_470_500, 3
+    await cut_by_steps(seed, Cut(seed, InMemoryBackend(), True, True), await whole(seed, True), at)
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "files"])

@@ -278,7 +278,10 @@ class StoredLayers:
         if layer.id in self._mirrored and (wrote or not ours):
             return known.mine
         if wrote:
-            # In another process. Others may have written since; what it had is one of the states that came again.
+            # In another process. Where no other has written since, all that is stored is what it had.
+            if marks[0] == self._mark(layer, theirs):
+                return theirs
+            # Others may have written since; what it had is one of the states that came again.
             for layer_states in (*self.replayed, {layer.id: state}):
                 if layer.id in layer_states and self._mark(layer, layer_states[layer.id]) in marks:
                     return layer_states[layer.id]
