@@ -384,7 +384,8 @@ async def test_cut_short_while_it_waits(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "files"])
 async def test_cut_short_and_gone_on_with_after_an_upgrade_of_a_layer(kind: str, tmp_path: Path) -> None:
     upgrades = 0
-    for seed in range(FIRST + 30_000, FIRST + 30_000 + (CUT if kind == "memory" else STORED)):
+    # The first of these once contradicted what it had stored before the upgrade.
+    for seed in (1_500_000, *range(FIRST + 30_000, FIRST + 30_000 + (CUT if kind == "memory" else STORED))):
         expected = await whole(seed, True)
         at = random.Random(seed).randint(1, max(1, expected.steps - 1))
         async with opened(kind, tmp_path / str(seed)) as backend:

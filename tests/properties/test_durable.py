@@ -79,6 +79,12 @@ async def test_a_run_that_is_tried_again_and_killed_comes_out_as_one_that_is_not
             await lived(seed, kills_of(dice, life.backend.appends), make)
 
 
+@pytest.mark.parametrize("second", [(10, "after"), (26, "before")])
+async def test_what_stands_around_a_section_that_fails_again_is_not_written(second: Kill) -> None:
+    """Its path had failed while a body around it held changes of the state, and nothing below it had finished."""
+    await lived(1_441_775, [(112, "after"), second], lambda seed: TriedAgain(seed).program())
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_killed_at_every_append(when: Any) -> None:
     for seed in range(FIRST + 20_000, FIRST + 20_000 + EVERYWHERE):

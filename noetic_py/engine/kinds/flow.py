@@ -148,8 +148,13 @@ async def _run_all(
 ) -> None:
     decided = replay.decided_by(frame, [path.name for path in paths], mode)
     if decided is not None and frame.node is not None and frame.node.layout:
-        # Something below had finished, in paths that are not put down again too: what stands around it was written.
-        ledger.flush(frame)
+        # Something below was written, in paths that are not put down again too, and with it what stands around it: all
+        # of that, or only the items where nothing had finished.
+        held = [each for index in decided for each in frame.node.failed.get(paths[index].name, ())[:1] if each.held]
+        if held:
+            ledger.flush_items(frame, held[0].path)
+        else:
+            ledger.flush(frame)
     if decided is not None or len(paths) == 1:
         for index in decided or (0,):
             await _run_path(frame, paths[index], index, outcomes)

@@ -16,7 +16,7 @@ from attrs import frozen
 from noetic_py.context.step import AnyStep, Step
 from noetic_py.context.step import frame as frame_name
 from noetic_py.core.codec import Codec
-from noetic_py.core.codec.structure import inside
+from noetic_py.core.codec.structure import dump, inside
 from noetic_py.core.reducers import Conflict
 from noetic_py.core.types import Version
 from noetic_py.core.values import alike, copy_private, is_dict, is_list
@@ -191,8 +191,10 @@ class StoredLayers:
         if is_older(layer, version):
             stored = await storage.get_stored(key)
             if stored is not None:
-                writer, tree = written_state(stored, f"{layer.id}: {key}")
-                return migrated(layer, self._codec_of(layer), tree, version, kind), 0, writer
+                written_by, tree = written_state(stored, f"{layer.id}: {key}")
+                state = migrated(layer, self._codec_of(layer), tree, version, kind)
+                # Its last writer is known by the state that it had then, which is another one now.
+                return state, 0, written_by.replace(digest_of(dump(tree)), self._digest(layer, state), 1)
         elif key != own:
             # The same version in other words, which is written in its own from now on.
             found, place = await storage.get(key, written), 0
@@ -289,7 +291,10 @@ class StoredLayers:
         return self._begun(layer, state)
 
     def _mark(self, layer: AnyLayer, state: object) -> str:
-        return f"{_place_of(self._x)} {digest_of(self._codec_of(layer).dumps(state))}"
+        return f"{_place_of(self._x)} {self._digest(layer, state)}"
+
+    def _digest(self, layer: AnyLayer, state: object) -> str:
+        return digest_of(self._codec_of(layer).dumps(state))
 
     def _signed(self, layer: AnyLayer, state: object, before: str) -> str:
         """The writer of a state, and its latest writers before that."""

@@ -298,6 +298,7 @@ def forget(link: VectorLink, owner: Owner) -> int:
     """Remove all that an owner has."""
     owned = _owned(owner)
     link.batch([(b"BEGIN", None), (link.sql["collect"], {"lock": _lock(owner)})])
+    removed: int
     ((removed,),) = link.rows(link.vectors["forget"], owned)
     link.run(link.vectors["forget_words"], owned)
     link.run(link.vectors["forget_counts"], owned)
