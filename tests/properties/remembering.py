@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import tempfile
@@ -41,6 +42,7 @@ from noetic_py import (
     with_memory,
 )
 from noetic_py.checkpoints import CheckpointBackend
+from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.memory import (
     Compaction,
     ContextItem,
@@ -233,16 +235,20 @@ class Program:
         memory: Makes the layers.
         state: The state it begins with.
         model: Makes the harness's model, which layers ask.
+        runtime: Makes the clock of a process.
     """
 
     flow: Callable[[], AnyStep]
     memory: Callable[[CheckpointBackend], Memory]
     state: Any = None
     model: Callable[[], Any] = lambda: answers("noted")
+    runtime: Callable[[], Runtime] = lambda: SYSTEM
 
     def harness(self, backend: CheckpointBackend) -> Harness[Any]:
         """The harness of a process."""
-        return Harness(plugins=(), memory=self.memory(backend), model=self.model(), checkpoints=backend)
+        return Harness(
+            plugins=(), memory=self.memory(backend), model=self.model(), checkpoints=backend, runtime=self.runtime()
+        )
 
     def limited(self) -> AnyStep:
         """The flow, below limits that the run keeps count of, whichever process carries it."""
@@ -260,7 +266,7 @@ def folder_of(backend: CheckpointBackend) -> Path:
 
 
 # Of what was stored, with the ids that were drawn for it.
-_DIGEST = re.compile("[0-9a-f]{64}| [0-9a-f]{16}")
+_DIGEST = re.compile("[0-9a-f]{64}| [0-9a-f]{16}|-[0-9a-f]{32}")
 
 
 async def stored(backend: CheckpointBackend) -> object:
@@ -268,7 +274,7 @@ async def stored(backend: CheckpointBackend) -> object:
     assert isinstance(backend, FaultyBackend)
     inner: Any = backend._inner
     values = [
-        [list(scope), key, _DIGEST.sub("digest", value.value.decode())]
+        [list(scope), _DIGEST.sub("digest", key), _DIGEST.sub("digest", value.value.decode())]
         for scope, kept in sorted(inner._store.values.items())
         for key, value in sorted(kept.items())
     ]
@@ -440,7 +446,9 @@ def passages() -> Program:
         # is stored outside of the journal does not know. So it stands in the conversation before.
         return sequence(keep, say, asking("It is at noon.", "ask"), say, search, left)
 
-    return Program(flow, lambda _: Mem())
+    # What is found says when it was said; and two processes draw other ids.
+    seeds = itertools.count()
+    return Program(flow, lambda _: Mem(), runtime=lambda: VirtualRuntime(seed=next(seeds), start=START))
 
 
 def steered() -> Program:

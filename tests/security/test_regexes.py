@@ -63,7 +63,9 @@ def patterns() -> Iterator[Pattern]:
 
 
 def _flag(node: ast.expr) -> int:
-    return int(getattr(re, node.attr)) if isinstance(node, ast.Attribute) else 0
+    if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "re":
+        return int(getattr(re, node.attr))
+    return 0
 
 
 def _uses(file: Source, texts: Mapping[Path, str], compiled: ast.Call) -> set[str]:
