@@ -32,7 +32,7 @@ T = TypeVar("T")
 _WHY: Mapping[Mode, str] = {
     "exclusive": "no other process may open the file",
     "wal": "a commit syncs once, and readers do not wait for writers",
-    "persist": "another program had the file open with a rollback journal, so the mode could not be changed",
+    "persist": "another program had the file open, or the disk has no shared memory for a write-ahead log",
 }
 
 
