@@ -55,11 +55,15 @@ class ReceivedBytes:
     """The received answer to a request made inside `limited`.
 
     An SDK's stream hides the bytes, and the signs of life between its events. So `next_of` watches them.
+
+    Attributes:
+        response: The response of the HTTP client, for SDKs that hide it too; `None` before it has begun.
     """
 
-    __slots__ = ("_decoder", "_idle", "_scope", "_unread")
+    __slots__ = ("_decoder", "_idle", "_scope", "_unread", "response")
 
     def __init__(self) -> None:
+        self.response: Any = None
         self._unread = 0
         self._decoder = getincrementaldecoder("utf-8")()
         self._idle = math.inf
@@ -131,6 +135,7 @@ async def _limit(response: Any) -> None:
     received = _active.get()
     if received is None:
         return
+    received.response = response
     library = sys.modules[type(response).__module__.partition(".")[0]]
     encoding = response.headers.pop("content-encoding", "identity").strip().lower()
     if response.is_success:
@@ -335,6 +340,28 @@ async def _close(client: ClosableClient) -> None:
     # Also when the call was cancelled: what it opened has to be closed, and that must not take for ever.
     with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
         await client.close()
+
+
+def check_asyncio(model: str, reason: str, hint: str) -> None:
+    """Refuse to ask a model on another event loop than asyncio.
+
+    Args:
+        model: The model's name.
+        reason: What needs asyncio, as the subject of "on asyncio only".
+        hint: What can be done instead of changing the loop.
+
+    Raises:
+        ConfigError: The loop is another one; code `"model-loop"`.
+    """
+    import sniffio
+
+    loop = sniffio.current_async_library()
+    if loop != "asyncio":
+        raise ConfigError(
+            f"{model} cannot be asked on {loop}; {reason} on asyncio only",
+            code="model-loop",
+            hint=f"run the program on asyncio, or {hint}",
+        )
 
 
 def check_address(address: str) -> None:

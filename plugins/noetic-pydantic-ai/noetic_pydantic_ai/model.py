@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -14,6 +13,7 @@ import anyio
 
 from noetic_py.errors import ConfigError, ModelError, ModelUnavailable
 from noetic_py.models import ModelProfile, ModelRequest, ModelStream, check_real_model
+from noetic_py.models.http import check_asyncio
 from noetic_py.models.reading import AnswerStream
 
 if TYPE_CHECKING:
@@ -141,14 +141,7 @@ class PydanticAIModel:
         return self._found
 
     def _check_loop(self) -> None:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            raise ConfigError(
-                f"{self._name} cannot be asked on trio; pydantic-ai runs on asyncio only",
-                code="model-loop",
-                hint="run the program on asyncio, or use a model of noetic-openai or noetic-anthropic",
-            ) from None
+        check_asyncio(self._name, "pydantic-ai runs", "use a model of noetic-openai, noetic-anthropic or noetic-google")
 
 
 def _inferred(given: Any, name: str) -> Model:
