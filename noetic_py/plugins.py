@@ -62,6 +62,7 @@ _KNOWN = {
     "vllm": "noetic-openai",
     "xai": "noetic-openai",
     "anthropic": "noetic-anthropic",
+    "google": "noetic-google",
     "pydantic-ai": "noetic-pydantic-ai",
     "local": "noetic-local",
 }

@@ -27,6 +27,7 @@ PAGES = sorted(
 SEARCHED = {
     "approval": "guides/tool-approval.md",
     "anthropic": "guides/models.md",
+    "gemini": "guides/models.md",
     "agent loop": "guides/tools.md",
     "artifacts": "guides/hooks.md",
     "authorization": "guides/access.md",

@@ -12,6 +12,7 @@ PACKAGES = [
     "noetic_anthropic",
     "noetic_embeddings",
     "noetic_glossary",
+    "noetic_google",
     "noetic_local",
     "noetic_mcp",
     "noetic_openai",

@@ -26,6 +26,7 @@ _OWN = (
     "noetic_py",
     "noetic_anthropic",
     "noetic_embeddings",
+    "noetic_google",
     "noetic_openai",
     "noetic_local",
     "noetic_mcp",
@@ -47,6 +48,7 @@ _BETWEEN = (
     "httpcore2",
     "h11",
     "anthropic",
+    "google",
     "mcp",
     "openai",
 )
