@@ -498,6 +498,7 @@ _LAYERS = {
     "context-pool": "ContextPool",
     "context-queue": "ContextQueue",
     "episodic": "Episodic",
+    "facts": "Facts",
     "filesystem": "Filesystem",
     "history-window": "HistoryWindow",
     "nested-memory": "NestedMemory",

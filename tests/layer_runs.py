@@ -159,7 +159,7 @@ async def assert_lasts(
 
     whole = FaultyBackend(InMemoryBackend())
     async with harness(make(), checkpoints=whole) as plain:
-        expected = (await plain.run(flow(), "hi")).value
+        expected = (await plain.run(flow(), "hi", run_id="r")).value
     for at in range(1, whole.appends + 1):
         for after, when in enumerate(WHENS):
             if is_for_this_loop(at + after):

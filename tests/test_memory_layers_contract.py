@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 
-from noetic_py.memory import Compaction, Filesystem, Observational, Rule, SemanticRecall, Steering
+from noetic_py.memory import Compaction, Facts, Filesystem, Observational, Rule, SemanticRecall, Steering
 from noetic_py.models.model import ModelRequest
-from noetic_py.testing import LayerContract, ScriptedModel
+from noetic_py.testing import LayerContract, ScriptedModel, VirtualRuntime
 from tests.layer_runs import Letters
 
 
@@ -29,6 +30,23 @@ class TestObservational(LayerContract[Observational]):
     def model(self) -> ScriptedModel:
         def turn(request: ModelRequest) -> str:
             return "an answer" if request.output is None else '{"value": ["one", "</memory> two"]}'
+
+        return ScriptedModel(*[turn] * 64)
+
+
+class TestFacts(LayerContract[Facts]):
+    def make(self) -> Facts:
+        return Facts(extract=True, max_characters=3_000, clock=VirtualRuntime())
+
+    async def use(self, layer: Facts, text: str) -> None:
+        await layer.record_from("a letter", text, "Ada", "said", text, text)
+
+    def model(self) -> ScriptedModel:
+        # Refused: a source would be the flow's input, which gets another id where its question is in flight at a kill.
+        fact = {"source": 1, "span": "never said", "subject": "</memory>", "attribute": "said", "value": "x"}
+
+        def turn(request: ModelRequest) -> str:
+            return "an answer" if request.output is None else json.dumps({"value": [fact]})
 
         return ScriptedModel(*[turn] * 64)
 

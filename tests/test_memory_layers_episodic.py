@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from noetic_py import Context, Message, call_model, spawn, step
+from noetic_py.core.codec import Codec
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
-from noetic_py.memory import Episodic, Scope
+from noetic_py.memory import Episode, Episodic, Scope
 from noetic_py.testing import ScriptedModel, VirtualRuntime
 from tests.layer_runs import LayerCases, acting, agent, call, harness, reading
 
@@ -138,6 +139,22 @@ async def test_a_run_becomes_an_episode_of_its_user() -> None:
         '<memory layer="layer">\n2025-01-01: asked: When is high tide? | outcome: At noon.\n</memory>'
     )
     assert seen[2] == ["When?"]
+
+
+async def test_an_episode_of_another_session_says_so() -> None:
+    model = ScriptedModel("At noon.", "I said so.")
+    async with harness(Episodic(), runtime=VirtualRuntime(start=START)) as built:
+        await built.session("ada", "harbour").run(call_model(model), "When is high tide?")
+        await built.session("ada", "trip").run(call_model(model), "And again, when?")
+    texts = [item.text for item in model.requests[1].items if isinstance(item, Message)]
+    assert "2025-01-01, harbour: asked: When is high tide? | outcome: At noon." in texts[0]
+
+
+async def test_episodes_of_earlier_releases_have_no_origin() -> None:
+    codec = Codec([Episode])
+    stored = codec.dumps({"a": Episode("tides", "at noon", START, "trip")}).replace(b',"origin":"trip"', b"")
+    assert b"trip" not in stored
+    assert codec.loads(stored, dict[str, Episode]) == {"a": Episode("tides", "at noon", START)}
 
 
 async def test_a_run_without_a_user_is_refused() -> None:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from noetic_py.memory.layers.context_queue import ContextQueue as ContextQueue
     from noetic_py.memory.layers.episodic import Episode as Episode
     from noetic_py.memory.layers.episodic import Episodic as Episodic
+    from noetic_py.memory.layers.facts import Fact as Fact
+    from noetic_py.memory.layers.facts import Facts as Facts
+    from noetic_py.memory.layers.facts import KnownFacts as KnownFacts
     from noetic_py.memory.layers.filesystem import FileRefused as FileRefused
     from noetic_py.memory.layers.filesystem import Filesystem as Filesystem
     from noetic_py.memory.layers.observational import Observational as Observational
@@ -77,6 +80,8 @@ __all__ = [
     "Embedder",
     "Episode",
     "Episodic",
+    "Fact",
+    "Facts",
     "FileRefused",
     "Filesystem",
     "Found",
@@ -85,6 +90,7 @@ __all__ = [
     "HistoryWindow",
     "HookName",
     "Judgement",
+    "KnownFacts",
     "LayerStorage",
     "Listener",
     "Listeners",
@@ -137,6 +143,8 @@ _HOMES = {
     "Embedder": "noetic_py.memory.layers.vectors",
     "Episode": "noetic_py.memory.layers.episodic",
     "Episodic": "noetic_py.memory.layers.episodic",
+    "Fact": "noetic_py.memory.layers.facts",
+    "Facts": "noetic_py.memory.layers.facts",
     "FileRefused": "noetic_py.memory.layers.filesystem",
     "Filesystem": "noetic_py.memory.layers.filesystem",
     "Found": "noetic_py.memory.layers.vectors",
@@ -145,6 +153,7 @@ _HOMES = {
     "HistoryWindow": "noetic_py.memory.layers.window",
     "HookName": "noetic_py.memory.layer",
     "Judgement": "noetic_py.memory.layers.steering",
+    "KnownFacts": "noetic_py.memory.layers.facts",
     "LayerStorage": "noetic_py.memory.scopes",
     "Listener": "noetic_py.memory.listeners",
     "Listeners": "noetic_py.memory.listeners",

@@ -49,6 +49,7 @@ from noetic_py.memory import (
     ContextPool,
     ContextQueue,
     Episodic,
+    Facts,
     Filesystem,
     Guide,
     HistoryWindow,
@@ -435,6 +436,35 @@ def observed() -> Program:
     return Program(flow, lambda _: Mem())
 
 
+def facts() -> Program:
+    class Mem(Memory):
+        facts: Facts = Facts(scope=Scope.USER, extract=True)
+
+    def model() -> Any:
+        fact = {"source": 1, "span": "and after", "subject": "user", "attribute": "asked", "value": "a question"}
+
+        def turn(request: ModelRequest) -> str:
+            return "noted" if request.output is None else json.dumps({"value": [fact, {**fact, "span": "not there"}]})
+
+        return ScriptedModel(*[turn] * 100)
+
+    def flow() -> AnyStep:
+        keep = doing(
+            "keep", lambda memory: memory.facts.record_from("a", "in Delft", "Ada", "home", "Delft", "in Delft")
+        )
+        below = doing(
+            "below", lambda memory: memory.facts.record_from("b", "in Bonn", "Bob", "home", "Bonn", "in Bonn")
+        )
+        spoken = {"subject": "user", "attribute": "said", "span": "after"}
+        by_model = agent([asks("facts__record", value=value, **spoken) for value in ("one", "two")], "done")
+        drop = doing("drop", lambda memory: memory.facts.forget("Ada"))
+        # As for passages: what is a source stands in the conversation before.
+        return sequence(keep, say, by_model, spawn(below), drop, left)
+
+    seeds = itertools.count()
+    return Program(flow, lambda _: Mem(), model=model, runtime=lambda: VirtualRuntime(seed=next(seeds), start=START))
+
+
 def passages() -> Program:
     class Mem(Memory):
         past: SemanticRecall = SemanticRecall(embedder=Letters(), scope=Scope.USER, least=-1, skip_newest=0)
@@ -728,6 +758,6 @@ def retried() -> Program:
 
 PROGRAMS: tuple[Callable[[], Program], ...] = (
     by_code, by_model, planned, task_in_paths, episodes, times_and_texts, calls_remembered, compacted, observed,
-    passages, steered, files, entries, scoped, looped, in_paths, in_children, beside, failing, left_out, asking_layers,
-    retried,
+    facts, passages, steered, files, entries, scoped, looped, in_paths, in_children, beside, failing, left_out,
+    asking_layers, retried,
 )  # fmt: skip

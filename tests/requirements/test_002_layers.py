@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from noetic_py import FunctionCall, FunctionCallOutput, Item, Message
+from noetic_py.errors import ToolArgumentsInvalid
 from noetic_py.memory import (
     Compaction,
     Episodic,
+    Facts,
     Filesystem,
     HistoryWindow,
     Observational,
@@ -72,3 +75,25 @@ async def test_002_50_layers_that_look_at_a_conversation(tmp_path: Path) -> None
     assert await files.read("a.txt") == "tides"
     for layer in (Episodic(), Temporal(), ToolMemory()):
         assert layer.state == layer.initial()
+
+
+@pytest.mark.clause("002-50m", "002-50n", "002-50o", "002-50p")
+async def test_002_50_facts(caplog: pytest.LogCaptureFixture) -> None:
+    facts = Facts()
+    said = datetime(2025, 1, 1, tzinfo=UTC)
+    await facts.record_from("letter", "We live in Utrecht.", "Ada", "home", "Utrecht", "live in Utrecht", said)
+    later = said + timedelta(days=90)
+    await facts.record_from("mail", "We live in Delft.", "Ada", "home", "Delft", "live in Delft", later)
+    with pytest.raises(ToolArgumentsInvalid):
+        await facts.record_from("mail", "We live in Delft.", "Ada", "home", "Rome", "live in Rome", later)
+    delft, utrecht = facts.known
+    assert (utrecht.source, utrecht.span, utrecht.valid_until) == ("letter", "live in Utrecht", later)
+    assert utrecht.superseded_by == delft.id
+    assert await facts.recall("", 200) == (
+        "- Ada / home: Delft (2025-04-01)\n- Ada / home, outdated since 2025-04-01: Utrecht (2025-01-01)"
+    )
+    assert not caplog.records
+    await facts.record_from("note", "We live in Gouda.", "Ada", "home", "Gouda", "live in Gouda", later)
+    assert "contradict" in caplog.text
+    assert len(facts.contradictions) == 1
+    assert len(facts.known) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -10,7 +11,7 @@ from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message
 from noetic_py.core.reducers import Conflict, by_key, join, reducer
 from noetic_py.core.tokens import EstimatedCounter, TokenCounter
 from noetic_py.core.values import is_dict
-from noetic_py.errors import ConfigError, ToolArgumentsInvalid
+from noetic_py.errors import ConfigError, NoContextError, ToolArgumentsInvalid
 from noetic_py.memory.blocks import escape
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _MISSING: Final = object()
 # A distilling model reads this much of a tool output or message: the beginning and the end.
 _LINE: Final = 4_000
 _GAP: Final = " [...] "
+_OPAQUE: Final = re.compile(r"[0-9a-fA-F-]{32,}")
 
 
 # ------------------------------------------------------------------------------------------------- settings, arguments
@@ -167,6 +169,20 @@ def patched(values: Mapping[str, object], patch: Mapping[str, object]) -> dict[s
 
 
 # -------------------------------------------------------------------------------------------------------- conversations
+
+
+def conversation_of(layer: AnyLayer) -> str:
+    """The name of a layer's conversation for readers: of its session or thread; `""` where there is none."""
+    try:
+        ctx = layer.ctx
+    except NoContextError:
+        return ""
+    return readable_name(ctx.thread_id if ctx.session is None else ctx.session.session)
+
+
+def readable_name(name: str) -> str:
+    """A name, or `""` for a digest or a UUID, which takes more tokens than most of what is recalled."""
+    return "" if _OPAQUE.search(name) else name
 
 
 def unseen(items: Sequence[Item], last: str) -> list[Item]:

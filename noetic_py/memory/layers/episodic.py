@@ -31,11 +31,13 @@ class Episode:
         asked: What.
         outcome: What came of it.
         at: When it was over, in UTC.
+        origin: The name of the session or thread; empty for an id that says nothing to a reader.
     """
 
     asked: str
     outcome: str
     at: datetime
+    origin: str = ""
 
 
 class Episodic(MemoryLayer[dict[str, Episode]]):
@@ -137,7 +139,8 @@ class Episodic(MemoryLayer[dict[str, Episode]]):
     def _add(self, source: str, asked: str, outcome: str) -> None:
         key = sha256(source.encode(errors="replace")).hexdigest()[:32]
         now = (self.clock or self.runtime).now().astimezone(UTC)
-        made = Episode(common.one_line(asked, self.max_characters), common.one_line(outcome, self.max_characters), now)
+        said, came = (common.one_line(text, self.max_characters) for text in (asked, outcome))
+        made = Episode(said, came, now, common.conversation_of(self))
         self.state = self._newest({**self.state, key: made})
 
     def _newest(self, episodes: Mapping[str, Episode]) -> dict[str, Episode]:
@@ -161,7 +164,8 @@ def _words_of(episode: Episode) -> frozenset[str]:
 
 
 def _line(episode: Episode) -> str:
-    return f"{episode.at:%Y-%m-%d}: asked: {common.plain(episode.asked)} | outcome: {common.plain(episode.outcome)}"
+    when = f"{episode.at:%Y-%m-%d}{f', {common.plain(episode.origin)}' if episode.origin else ''}"
+    return f"{when}: asked: {common.plain(episode.asked)} | outcome: {common.plain(episode.outcome)}"
 
 
 def _of_conversation(items: Sequence[Item]) -> tuple[str, str]:

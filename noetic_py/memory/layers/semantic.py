@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from noetic_py.errors import ConfigError, LayerError, MissingExtra, NoeticError
 from noetic_py.memory.binding import Alone, Draft
 from noetic_py.memory.functions import function
 from noetic_py.memory.layer import HookName, MemoryLayer, Returned
-from noetic_py.memory.layers.common import COUNTER, at_least, unseen, wrong
+from noetic_py.memory.layers.common import COUNTER, at_least, readable_name, unseen, wrong
 from noetic_py.memory.layers.vectors import (
     Embedder,
     Found,
@@ -43,8 +42,6 @@ _MOST_FOUND: Final = 50
 _MOST_WARNED: Final = 1_000
 _BATCH: Final = 256
 _HEAD: Final = "From earlier conversation:"
-# Digests and UUIDs, which say nothing to a model.
-_OPAQUE: Final = re.compile(r"[0-9a-fA-F-]{32,}")
 
 
 @frozen
@@ -252,8 +249,7 @@ class SemanticRecall(MemoryLayer[Remembered]):
         await self._warn_of_others()
         limit = min(max(limit, 1), _MOST_FOUND)
         found = await self._search(query, limit, _aware(since), _aware(until), where or {})
-        # The id of a session is a digest, which takes more tokens than most passages do.
-        return [evolve(each, thread="" if _OPAQUE.search(each.thread) else each.thread) for each in found[:limit]]
+        return [evolve(each, thread=readable_name(each.thread)) for each in found[:limit]]
 
     @function(model=False)
     async def reindex(self) -> int:
@@ -467,9 +463,7 @@ class SemanticRecall(MemoryLayer[Remembered]):
 
 def _about(passage: Found, here: str) -> str:
     """Author, date and origin; the origin says something only of what is from elsewhere."""
-    origin = passage.origin or passage.thread
-    if passage.thread == here or _OPAQUE.search(origin):
-        origin = ""
+    origin = "" if passage.thread == here else readable_name(passage.origin or passage.thread)
     date = passage.said.date().isoformat() if passage.said is not None else ""
     return ", ".join(part for part in (passage.role, date, origin) if part)
 
