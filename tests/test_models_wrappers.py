@@ -12,6 +12,7 @@ from anyio.lowlevel import checkpoint
 from attrs import evolve
 
 from noetic_py import Budget, Harness, Message, RunResult, TokenUsage, call_model, errors, loop, settle, step, until
+from noetic_py.checkpoints import InMemoryBackend
 from noetic_py.core.budget import BudgetLease
 from noetic_py.core.events import Event, ModelFailed, ModelFinished, ModelStarted, StepDiscarded, TextDelta
 from noetic_py.core.runtime import SYSTEM, Runtime
@@ -1218,3 +1219,56 @@ def test_bad_input(what: str) -> None:
         make()
     assert caught.value.code == code
     assert caught.value.hint
+
+
+class Pausing(ModelWrapper):
+    """A model whose provider pauses in its first answers."""
+
+    def __init__(self, model: Model, pauses: int) -> None:
+        super().__init__(model)
+        self.pauses = pauses
+
+    @asynccontextmanager
+    async def respond(self, request: ModelRequest, /) -> AsyncGenerator[ModelStream]:
+        async with self.ask(self.model, request) as stream:
+            response = await stream.response()
+        self.pauses -= 1
+        made = response if self.pauses < 0 else evolve(response, stop_reason="paused")
+        async with known(self.name, made) as answer:
+            yield answer
+
+
+async def test_a_provider_that_pauses_is_asked_on_as_calls_of_their_own() -> None:
+    leaf = priced("a", "0.25", "I search.", "I read.", '{"value": 6}', usage=TokenUsage(10, 5))
+    asked = call_model(Pausing(leaf, 2), output=int, output_retries=0)
+    async with Harness(plugins=(), budget=Budget(cost=1)) as harness:
+        result = await harness.run(asked, "go")
+    assert (result.value, result.cost, result.model_calls) == (6, Decimal("0.75"), 3)
+    assert result.usage == TokenUsage(30, 15)
+    texts = [[item.text for item in request.items if isinstance(item, Message)] for request in leaf.requests]
+    assert texts == [["go"], ["go", "I search."], ["go", "I search.", "I read."]]
+
+
+async def test_a_budget_ends_the_calls_of_a_provider_that_pauses() -> None:
+    leaf = priced("a", "0.25", *["I search."] * 9)
+    result, _ = await run(Pausing(leaf, 9), budget=Budget(model_calls=3))
+    assert (result.status, result.model_calls) == ("budget_exceeded", 3)
+
+
+async def test_a_provider_that_pauses_without_end_is_given_up() -> None:
+    leaf = priced("a", "0", *["I search."] * 20)
+    result, _ = await run(Pausing(leaf, 20))
+    assert isinstance(result.error, ModelError)
+    assert "paused 17 times" in str(result.error)
+    assert len(leaf.requests) == 17
+
+
+async def test_an_answer_before_a_pause_is_not_asked_for_again() -> None:
+    leaf = priced("a", "0.25", "I search.", down(), "At noon.")
+    asked = call_model(Pausing(leaf, 1))
+    async with Harness(plugins=(), checkpoints=InMemoryBackend()) as harness:
+        with pytest.raises(ModelUnavailable):
+            await harness.run(asked, "go", run_id="tides")
+        result = await harness.resume("tides", asked)
+    assert (result.value, len(leaf.requests)) == ("At noon.", 3)
+    assert result.cost == Decimal("0.50")

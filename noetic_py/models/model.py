@@ -243,8 +243,12 @@ def current_where() -> Where:
     return NOWHERE if calls is None else calls.where
 
 
-StopReason: TypeAlias = Literal["stop", "tool_calls", "length", "refusal", "content_filter", "other"]
-"""Why a model stopped."""
+StopReason: TypeAlias = Literal["stop", "tool_calls", "length", "refusal", "content_filter", "paused", "other"]
+"""Why a model stopped.
+
+After `"paused"` the provider goes on where it stopped when it is asked again, as in long work of its own tools. A model
+step does that, each time as a call of its own.
+"""
 
 
 class ModelSettings(TypedDict, total=False):

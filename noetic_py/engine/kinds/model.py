@@ -438,6 +438,8 @@ def _is_conversation(frame: Frame) -> bool:
 
 _MOST_GUIDES = 3
 """How often layers may have the model answer a round again."""
+_MOST_PAUSES = 16
+"""How often a provider may pause in one answer."""
 
 
 @frozen(eq=False)
@@ -477,14 +479,13 @@ async def _answered(frame: Frame) -> Any:
     )
     if spec.output_retries < 0:
         raise errors.ConfigError("output_retries is below 0", code="call-model", path=frame.path)
-    guided = 0
+    guided = paused = 0
     for attempt in count():
         response: ModelResponse = await execute(ANSWER, ask, frame, frame_name("answer", attempt))
         if frame.x.has_layers and is_guided(response):
             guided += 1
-            if guided <= _MOST_GUIDES:
-                continue
-            raise _guided_too_often(frame, response)
+            _check_guided(frame, response, guided)
+            continue
         if frame.x.has_layers:
             await remember(frame, response, frame_name("memory[store]", attempt))
         calls = tuple(item for item in response.items if isinstance(item, FunctionCall))
@@ -499,10 +500,14 @@ async def _answered(frame: Frame) -> Any:
             return _text(response) or None if plan is None and _text(response) else _no_value(frame)
         frame.x.last_step = meta
         _refuse(frame, response, model)
+        if response.stop_reason == "paused":
+            paused += 1
+            _check_paused(frame, model, paused)
+            continue
         fit = await _fit(spec, None if plan is None else plan.parse, _text(response))
         if fit.problem is None:
             return fit.value
-        if attempt - guided >= spec.output_retries:
+        if attempt - guided - paused >= spec.output_retries:
             raise errors.ModelParseError(
                 fit.problem,
                 model=model.name,
@@ -527,13 +532,26 @@ async def _append(frame: Frame, items: Sequence[Item]) -> None:
         frame.log.extend(items)
 
 
-def _guided_too_often(frame: Frame, response: ModelResponse) -> errors.LayerError:
-    return errors.LayerError(
-        f"layers have asked for another answer {_MOST_GUIDES + 1} times; at last: {_text(response)}",
+def _check_guided(frame: Frame, response: ModelResponse, times: int) -> None:
+    if times <= _MOST_GUIDES:
+        return
+    raise errors.LayerError(
+        f"layers have asked for another answer {times} times; at last: {_text(response)}",
         layer="",
         hook="after_model_call",
         path=frame.path,
         hint="let after_model_call return Halt(reason) where guiding does not help, or say more clearly what is wrong",
+    )
+
+
+def _check_paused(frame: Frame, model: Model, times: int) -> None:
+    if times <= _MOST_PAUSES:
+        return
+    raise errors.ModelError(
+        f"the provider has paused {times} times in one answer",
+        model=model.name,
+        path=frame.path,
+        hint="limit how often its own tools may be used, such as max_uses of a web search",
     )
 
 

@@ -36,6 +36,7 @@ _REASONS: Mapping[str, StopReason] = {
     "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
     "refusal": "refusal",
+    "pause_turn": "paused",
 }
 
 

@@ -141,6 +141,17 @@ async def test_what_the_provider_runs_itself_is_kept_and_goes_back() -> None:
     assert sent == [{**search, "input": {"query": "tide"}}, result, novel, {"type": "text", "text": "At noon."}]
 
 
+async def test_an_answer_in_which_the_provider_pauses_goes_on() -> None:
+    search: dict[str, Any] = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    first = answer(texts(0, "I look."), block(1, search), reason="pause_turn")
+    async with replying(first, answer(texts(0, "At noon."))) as server:
+        result = await run(model_at(server), call_model())
+    assert (result.value, result.model_calls, result.usage.output) == ("At noon.", 2, 10)
+    assert server.requests[1].body["messages"][1:] == [
+        {"role": "assistant", "content": [{"type": "text", "text": "I look."}, search]}
+    ]
+
+
 class Tide(BaseModel):
     port: str
     metres: float

@@ -138,7 +138,7 @@ def test_what_is_no_number_of_tokens_is_refused_by_name(odd: Any) -> None:
         ("stop_sequence", "stop"),
         ("max_tokens", "length"),
         ("model_context_window_exceeded", "length"),
-        ("pause_turn", "other"),
+        ("pause_turn", "paused"),
         ("something_new", "other"),
     ],
 )
