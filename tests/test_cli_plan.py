@@ -356,7 +356,7 @@ async def test_usage_is_what_the_result_says() -> None:
         result.model_calls,
         result.steps,
     )
-    assert run.open_calls == {}
+    assert not any(run.open_calls.values())
 
 
 # -- what is made of records
@@ -403,8 +403,19 @@ def test_calls_without_an_outcome() -> None:
     path = ("m", "answer")
     call = CallStarted(path, 100, Decimal("0.5"))
     assert read_tree([call, call]).open_calls == {path: [call, call]}
-    run = read_tree([call, call, finished(*path, kind="answer")])
-    assert (run.open_calls, run.model_calls, run.cost) == ({}, 2, None)
+    outcome = finished(*path, kind="answer")
+    outcome.calls = 2
+    run = read_tree([call, call, outcome])
+    assert (run.open_calls, run.model_calls, run.cost) == ({path: []}, 2, None)
+
+
+def test_a_call_that_a_crash_cut_off_has_no_outcome_after_the_resume() -> None:
+    path = ("m", "answer")
+    lost, made = CallStarted(path, 100, Decimal("0.5"), fence=1), CallStarted(path, 100, Decimal("0.5"), fence=2)
+    outcome = finished(*path, kind="answer")
+    outcome.calls, outcome.cost = 1, Decimal("0.25")
+    run = read_tree([lost, made, outcome])
+    assert (run.open_calls, run.model_calls, run.cost) == ({path: [lost]}, 1, Decimal("0.25"))
 
 
 def test_children_are_in_their_order() -> None:

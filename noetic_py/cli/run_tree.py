@@ -118,7 +118,7 @@ class RunTree:
         usage: Tokens of all attempts, discarded ones too.
         cost: USD likewise; `None` when an answer has no price.
         steps: Bodies that were started and are accounted for; one that another process starts again counts once.
-        model_calls: Calls of models.
+        model_calls: Calls of models that have an outcome.
         failures: Attempts that failed, in order.
         asked: The stop with an outcome that was asked for from outside, when one was.
         open_calls: By path, model calls that were begun and have no outcome: they may have been charged.
@@ -244,9 +244,10 @@ def _outcome(run: RunTree, record: StepFinished | AttemptFailed | StepStopped) -
     step = _step(run, record.path)
     step.kind = KINDS[record.kind]
     step.attempts = max(step.attempts, record.attempt)
-    # A wrapped model makes several calls for one answer.
-    calls = len(run.open_calls.pop(record.path, ())) or 1
-    _add_usage(run, step, record, calls)
+    if record.calls and record.path in run.open_calls:
+        # Its own calls are the last ones; those before were in flight when an earlier process died.
+        del run.open_calls[record.path][-record.calls :]
+    _add_usage(run, step, record)
     if isinstance(record, StepFinished):
         step.state, step.output, step.error = "finished", record.output, None
         if record.tool_error is not None:
@@ -276,9 +277,9 @@ def _failed(run: RunTree, step: StepNode, record: AttemptFailed) -> None:
         step.rounds = 0
 
 
-def _add_usage(run: RunTree, step: StepNode, record: StepFinished | AttemptFailed | StepStopped, calls: int) -> None:
+def _add_usage(run: RunTree, step: StepNode, record: StepFinished | AttemptFailed | StepStopped) -> None:
+    run.model_calls += record.calls
     if step.kind.part:
-        run.model_calls += calls
         # A call that was refused has used nothing; one that was answered, and has no cost, has no price.
         if record.cost is None and (record.usage is not None or isinstance(record, StepFinished)):
             run.cost = None
