@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -184,12 +186,45 @@ def test_the_watch_sees_what_a_module_does(tmp_path: Path) -> None:
     assert "pydantic" in seen["modules"]
 
 
+def requirements(project: dict[str, Any]) -> list[str]:
+    """The names of the packages that a project and its extras require."""
+    lines = [*project["dependencies"]]
+    lines += [line for extra in project.get("optional-dependencies", {}).values() for line in extra]
+    return [re.split(r"[\[<>=;~! ]", line, maxsplit=1)[0] for line in lines]
+
+
+def imported(package: Path) -> set[str]:
+    """The packages that the modules of one import, in functions too."""
+    nodes = [node for path in package.rglob("*.py") for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    return {name.split(".")[0] for name in names} - sys.stdlib_module_names - {package.name}
+
+
+@pytest.mark.parametrize("name", ["", *sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))])
+def test_a_package_imports_only_what_it_requires(name: str) -> None:
+    """The environment of the tests has more packages than a user's."""
+    core, project = (
+        tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        for folder in (ROOT, ROOT / "plugins" / name if name else ROOT)
+    )
+    # pydantic and jsonschema bring the two; a user who imports noetic_py.testing has pytest, and Hypothesis if needed.
+    allowed = {*requirements(core), "pydantic-core", "referencing", *requirements(project)}
+    allowed |= set() if name else {"pytest", "hypothesis"}
+    homes = packages_distributions()
+    package = (ROOT / "plugins" / name if name else ROOT) / project["name"].replace("-", "_")
+    missing = {
+        module
+        for module in imported(package)
+        if not {home.replace("_", "-") for home in homes.get(module, [module])} & allowed
+    }
+    assert missing - {"noetic_py"} == set()
+
+
 def test_the_page_of_dependencies_names_each_with_the_release_of_the_lock() -> None:
     folders = [ROOT, *sorted(ROOT.glob("plugins/*/"))]
     projects = [tomllib.loads((each / "pyproject.toml").read_text(encoding="utf-8"))["project"] for each in folders]
-    needed = [line for each in projects for line in each["dependencies"]]
-    needed += [line for extra in projects[0]["optional-dependencies"].values() for line in extra]
-    names = {re.split(r"[\[<>=;~! ]", line, maxsplit=1)[0] for line in needed}
+    names = {name for each in projects for name in requirements(each)}
     locked = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))["package"]
     releases = {each["name"]: each["version"] for each in locked}
     page = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")

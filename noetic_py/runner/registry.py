@@ -322,12 +322,10 @@ class Home:
         Raises:
             WrongThread: One runs here already.
         """
-        import sniffio
-
         self.opened = None
         try:
-            sniffio.current_async_library()
-        except sniffio.AsyncLibraryNotFoundError:
+            current_token()
+        except RuntimeError:
             return
         raise errors.WrongThread("run_sync() would block the event loop of this thread", hint="await harness.run(...)")
 
