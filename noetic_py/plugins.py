@@ -138,7 +138,9 @@ class ModelRegistry:
         raise ModelNotFound(f"no plugin provides models {prefix!r}:...", model=name, hint=hint)
 
     def _served(self) -> str:
-        return f"the providers are {', '.join(self.prefixes) or 'none'}"
+        if not self._providers:
+            return "no provider is installed: pip install noetic-openai, noetic-anthropic or noetic-pydantic-ai"
+        return f"the providers are {', '.join(self.prefixes)}"
 
     @property
     def prefixes(self) -> Sequence[str]:

@@ -275,6 +275,15 @@ async def test_model_input_of_another_kind() -> None:
     explains(error, "call_model")
 
 
+async def test_model_input_of_messages_that_are_dicts() -> None:
+    error = await failure(call_model(), [{"role": "user", "content": "hi"}], model=ScriptedModel("x"))
+    assert isinstance(error, ConfigError)
+    assert error.code == "model-input"
+    assert "a list with dict" in error.message
+    assert "from_wire" in (error.hint or "")
+    explains(error, "call_model")
+
+
 async def test_output_type_without_a_schema() -> None:
     for wanted in (Client, Callable[[int], str]):
         kind: Any = wanted
@@ -308,7 +317,7 @@ async def test_no_model() -> None:
     [
         ("openai:gpt-5-mini", "pip install noetic-openai"),
         ("local:smollm2", "pip install noetic-local"),
-        ("nobody:model", "providers"),
+        ("nobody:model", "no provider is installed: pip install noetic-openai"),
         ("gpt-5-mini", "openai:gpt-5-mini"),
         ("openai:", "openai:"),
         ("opnai:gpt-5-mini", 'did you mean "openai:gpt-5-mini"?'),

@@ -279,10 +279,10 @@ def _failed(run: RunTree, step: StepNode, record: AttemptFailed) -> None:
 
 def _add_usage(run: RunTree, step: StepNode, record: StepFinished | AttemptFailed | StepStopped) -> None:
     run.model_calls += record.calls
-    if step.kind.part:
-        # A call that was refused has used nothing; one that was answered, and has no cost, has no price.
-        if record.cost is None and (record.usage is not None or isinstance(record, StepFinished)):
-            run.cost = None
+    # A call that was refused has used nothing; one that was answered, and has no cost, has no price.
+    answered = step.kind.part and (record.usage is not None or isinstance(record, StepFinished))
+    if answered and record.cost is None:
+        run.cost = None
     if record.usage is not None:
         run.usage += record.usage
         step.usage = record.usage if step.usage is None else step.usage + record.usage

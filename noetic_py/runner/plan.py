@@ -302,7 +302,8 @@ def conversation_of(ctx: AnyContext | None, options: Mapping[str, Any]) -> ItemL
         raise ConfigError(
             f"history= is not a valid conversation; expected a list of items: {error}",
             code="run-option",
-            hint="history=result.items",
+            hint="history=result.items, or [Message.user(text), ...]; noetic_py.core.codec.from_wire(message) reads a "
+            "provider's message",
         ) from error
 
 

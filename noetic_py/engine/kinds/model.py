@@ -303,15 +303,17 @@ def input_items(value: Any, path: tuple[str, ...]) -> Sequence[Item]:
     admit_value(value, entry="input", path=path)
     if isinstance(value, ItemBase):
         return [value]  # type: ignore[list-item] # an Item, as every item class is one
+    odd: object = value
     if _is_many(value):
-        items: Sequence[Item] = value
-        return items
-    raise errors.ConfigError(
-        f"call_model got {type(value).__name__} as its input",
-        code="model-input",
-        path=path,
-        hint="a text, a Message, a list of items, or None; put a step that makes one of these before it",
-    )
+        items: Sequence[Any] = value
+        odd = next((item for item in items if not isinstance(item, ItemBase)), None)
+        if odd is None:
+            return items
+    kind = type(odd).__name__ if odd is value else f"a list with {type(odd).__name__}"
+    hint = "a text, a Message, a list of items, or None; put a step that makes one of these before it"
+    if isinstance(odd, Mapping):
+        hint += "; Message.user(text), or noetic_py.core.codec.from_wire(message) for messages of a provider"
+    raise errors.ConfigError(f"call_model got {kind} as its input", code="model-input", path=path, hint=hint)
 
 
 def _is_many(value: object) -> bool:
