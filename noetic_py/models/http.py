@@ -353,9 +353,8 @@ def check_asyncio(model: str, reason: str, hint: str) -> None:
     Raises:
         ConfigError: The loop is another one; code `"model-loop"`.
     """
-    import sniffio
-
-    loop = sniffio.current_async_library()
+    # "asyncio.exceptions" or "trio": anyio does not give the loop's name.
+    loop = anyio.get_cancelled_exc_class().__module__.partition(".")[0]
     if loop != "asyncio":
         raise ConfigError(
             f"{model} cannot be asked on {loop}; {reason} on asyncio only",
