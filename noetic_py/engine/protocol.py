@@ -10,8 +10,6 @@ from attrs import define
 from noetic_py.context.step import AnyStep, Body
 
 if TYPE_CHECKING:
-    from collections import deque
-
     import anyio
 
     from noetic_py.channels import Entry
@@ -109,16 +107,12 @@ class LayerStore(Protocol):
     Attributes:
         copiers: How states are copied, by layer.
         first: The states that the execution began with.
-        met: Those that code of this process has met when it first changed them.
-        replayed: Those that work has left which a run that goes on does not do again.
         recalled: What layers that recall now and then have recalled last, by layer.
         parents: Of a child the states that its parent's layers had when it looked last.
     """
 
     copiers: dict[str, tuple[Any, Callable[[Any], Any]]]
     first: dict[str, object]
-    met: dict[str, object]
-    replayed: deque[LayerStates]
     recalled: dict[str, Any]
     parents: dict[str, object]
 

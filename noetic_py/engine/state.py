@@ -197,8 +197,8 @@ class Run:
 
     __slots__ = (
         "_board", "_over", "_thread", "alert", "asked", "attrs", "bare", "begun", "bus", "cancelled", "context_turns",
-        "depth", "detached", "dispatches_hooks", "early", "executed", "flow", "in_flight", "interpreter", "journal",
-        "kinds", "left", "limits", "memory", "metadata", "model_settings", "noticed", "on_diverge", "once",
+        "depth", "detached", "dispatches_hooks", "early", "executed", "flow", "forked", "in_flight", "interpreter",
+        "journal", "kinds", "left", "limits", "memory", "metadata", "model_settings", "noticed", "on_diverge", "once",
         "opening", "progress", "recorded_usage", "recovered_work", "request_id", "resources", "root", "run_id",
         "running_since", "runtime", "sent", "services", "session", "stopped", "stopping", "store", "stored_messages",
         "thread_id", "timed", "trace", "tracer", "turns", "unacknowledged", "unpriced", "user_id", "verbose", "verdict",
@@ -226,6 +226,8 @@ class Run:
     detached: list[Beside]
     # The paths of the first race that learns its paths while running.
     opening: Sequence[AnyStep]
+    # Of a fork: the runs that it was made of, the first one first, and where in its journal each ends.
+    forked: tuple[tuple[str, int], ...]
 
     def __init__(
         self,
@@ -280,7 +282,7 @@ class Run:
         # Messages that may have to go back, while there are any.
         self.unacknowledged: list[UnackedDelivery] | None = None
         # The sends that a second attempt is not to repeat; and executions beside the flow, while there are any.
-        self.sent, self.detached, self.opening = set(), [], ()
+        self.sent, self.detached, self.opening, self.forked = set(), [], (), ()
         # Those from before this process had the run that it has looked after, their starters being done; by path.
         self.recovered_work: set[tuple[str, ...]] | None = None
         # A stop that was asked for before the run had begun; the step it is started with; the session it is a turn of.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from attrs import frozen
 
 from noetic_py.core.codec import Codec
-from noetic_py.errors import CodecError
+from noetic_py.core.values import is_list
+from noetic_py.errors import CodecError, CorruptRecord
 from noetic_py.journal.fields import plain_summary, split_transformed, summary_trailer, wrap_summary
 from noetic_py.journal.records import JournalRecord, load_record
 from noetic_py.journal.stored import Record
@@ -112,6 +113,26 @@ def summary_parts(run_id: str, stored: bytes) -> SummaryParts:
         # One way only to write it, so that every bit of it counts.
         raise ValueError("the stored end of the journal is damaged")
     return SummaryParts(end, signatures, summary)
+
+
+def forked_from(fields: Mapping[str, object]) -> tuple[tuple[str, int], ...]:
+    """The runs that a fork was made of, and at which position of its journal each ends; the latest is the last.
+
+    Args:
+        fields: Those of its summary.
+
+    Raises:
+        CorruptRecord: The summary names something else.
+    """
+    runs = fields.get("forked", [])
+    if is_list(runs):
+        pairs = [(each[0], each[1]) for each in runs if is_list(each) and len(each) == 2]
+        found = tuple((run_id, at) for run_id, at in pairs if isinstance(run_id, str) and isinstance(at, int))
+        if len(found) == len(runs):
+            return found
+    raise CorruptRecord(
+        f"the summary of a run says that it is a fork of {runs!r:.60}", hint="restore the store from a backup"
+    )
 
 
 @frozen

@@ -47,9 +47,9 @@ from noetic_py.engine.layers.versions import revise_layers
 from noetic_py.engine.run import RunPlan
 from noetic_py.engine.state import Run, budget_of, limits_of
 from noetic_py.errors import CodecError, ConfigError, ReplayDiverged, RequestNotFound, RunBusy, RunNotFound
-from noetic_py.journal.fields import refuse_transformed
+from noetic_py.journal.fields import refuse_transformed, summary_fields
 from noetic_py.journal.records import JournalRecord, Opening, RunBegun, RunEnded, dump_record
-from noetic_py.journal.run_summary import PlainCodec
+from noetic_py.journal.run_summary import PlainCodec, forked_from
 from noetic_py.journal.session_stream import StoredState, read_conversation
 from noetic_py.journal.stored import Head, Lease, Record
 from noetic_py.journal.values import Change, Stored, field_trees
@@ -152,8 +152,19 @@ def _run_summary(run: Run, flow: str, source: str | None) -> Mapping[str, object
         "user_id": run.user_id,
         "request_id": run.request_id,
         "session": None if run.session is None else run.session.parts,
+        "forked": run.forked or None,
     }
     return {key: value for key, value in fields.items() if value is not None}
+
+
+async def _forked(backend: CheckpointBackend, run_id: str) -> tuple[tuple[str, int], ...]:
+    """The runs that a fork was made of, and where in its journal each ends.
+
+    Raises:
+        CorruptRecord: The run's summary cannot be read.
+    """
+    entry = await backend.entry(run_id)
+    return () if entry is None else forked_from(summary_fields(entry.summary))
 
 
 def _encoded(value: object, where: str, codec: Codec) -> object:
@@ -274,10 +285,10 @@ async def go_on(
         opening,
         run_history,
     )
+    run.forked = () if started.run_id == run.run_id else await _forked(storage.backend, run.run_id)
     # Last, so that whatever is wrong with the call leaves the run free.
     lease, head = await acquire_lease(storage.backend, run.run_id)
     if head is None or head.position != len(run_history.records):
-        # Another process has written since it was read.
         await release_lease(storage.backend, lease)
         raise RunBusy(f"run {run.run_id!r} was written by another owner just now", hint="try again")
     store = RunWriter(storage.backend, lease, codec, storage.mode, position=head.position)

@@ -17,7 +17,7 @@ from noetic_py.context.step import awaited
 from noetic_py.core.control import Answer, Checkpoint, PendingRequest, RunStatus, SessionKey, is_stream, stream_of
 from noetic_py.core.runtime import Runtime
 from noetic_py.journal.fields import summary_fields
-from noetic_py.journal.run_summary import PlainCodec, PlannedStep, ResumePlan, load_records
+from noetic_py.journal.run_summary import PlainCodec, PlannedStep, ResumePlan, forked_from, load_records
 from noetic_py.journal.stored import RunEntry, Stats
 
 if TYPE_CHECKING:
@@ -548,16 +548,22 @@ async def fork_run(
         if head is None:
             raise _missing(run_id)
         position = head.position
-    info = _info_of(await _entry_of(backend, run_id))
+    entry = await _entry_of(backend, run_id)
     new = runtime.new_id()
-    await lease.fork_at(backend, run_id, lease.PlannedFork(new, position, _summary_of(info)), state)
+    await lease.fork_at(backend, run_id, lease.PlannedFork(new, position, _forked_summary(entry, position)), state)
     return new
 
 
-def _summary_of(info: RunInfo) -> bytes:
-    """A run's summary again, for a copy of it."""
-    fields = {name: getattr(info, name) for name in ("flow", "source", "thread_id", "user_id", "request_id")}
+def _forked_summary(entry: RunEntry, position: int) -> bytes:
+    """The summary of a run that is another one up to a position."""
+    info = _info_of(entry)
+    fields: dict[str, object] = {
+        name: getattr(info, name) for name in ("flow", "source", "thread_id", "user_id", "request_id")
+    }
     fields["session"] = None if info.session is None else info.session.parts
+    # It may end within what was forked before; only the runs that have written some of it count.
+    earlier = [(run, at) for run, at in forked_from(_summary(entry)) if at < position]
+    fields["forked"] = [*earlier, (entry.run_id, position)]
     return json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
 
 

@@ -91,6 +91,20 @@ class NewMem(Memory):
     marks: NewMarks = NewMarks()
 
 
+class Tally(MemoryLayer[dict[str, int]]):
+    """Counts what it is told; what runs side by side have added is joined by key."""
+
+    @function
+    async def add(self, text: str) -> None:
+        """Count a text."""
+        key = f"{self.ctx.run_id}: {text}"
+        self.state = {**self.state, key: self.state.get(key, 0) + 1}
+
+
+class TallyMem(Memory):
+    marks: Tally = Tally()
+
+
 def marks_of(memory: Mapping[str, Any]) -> list[str]:
     """What a layer of any version holds."""
     state = memory.get("marks", [])
@@ -112,6 +126,7 @@ class Program:
     bodies: set[tuple[object, ...]] = field(factory=set[tuple[object, ...]])
     at_once: bool = False
     races: bool = False
+    retries: bool = False
 
     def flow(self) -> AnyStep:
         """The whole of it."""
@@ -160,6 +175,7 @@ class Program:
         fails = dice.random() < 0.2
         asks = self.asks and dice.random() < 0.3
         attempts = 2 if dice.random() < 0.3 else 1
+        self.retries = self.retries or (fails and attempts > 1)
         program = self
 
         @step(id=name, version="1", retry=Retry(attempts, initial=0))
@@ -245,7 +261,7 @@ class Cut:
         """All that it shows is of one moment, and counted as the journal counts it."""
         items, state = texts(result), list(result.state.get("marks", []))
         assert state == items, (result.status, state, items)
-        if self.layers:
+        if self.layers and not isinstance(self.memory, TallyMem):
             assert marks_of(result.memory) == items, (result.status, result.memory, items)
         told = read_tree(await Harness(plugins=(), checkpoints=self.backend).runs.journal(self.run_id))
         assert told.steps == result.steps, (result.status, told.steps, result.steps)
@@ -349,36 +365,98 @@ async def test_cut_short_by_time_anywhere(kind: str, tmp_path: Path) -> None:
                 raise
 
 
+async def waiting_and_forked(seed: int, backend: CheckpointBackend) -> int:
+    """A run that is cut short while it waits, forked, answered, and so on to its end; how often it has waited."""
+    cut, waits = Cut(seed, backend, True, asks=True), 0
+    result = await cut.process(begins=True)
+    while result.status == "suspended":
+        waits += 1
+        before = result.steps
+        result = await cut.process(Budget(steps=max(1, before)))
+        result = await cut.process(Budget(seconds=0))
+        result = await cut.process(Budget())
+        assert (result.status, result.steps) == ("suspended", before)
+        async with cut.harness() as harness:
+            forked = await harness.fork(cut.run_id)
+            info = await harness.runs.get(forked)
+            assert info.status == "suspended"
+            assert [each.prompt for each in info.pending] == [each.prompt for each in result.pending]
+            assert {each.run_id for each in info.pending} == {forked}
+            # The fork is what goes on: it has to be as good as the run.
+            await harness.runs.answer(info.pending[0].answer(True))
+        cut.run_id = forked
+        result = await cut.process(Budget())
+    assert result.status == "completed"
+    return waits
+
+
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "files"])
 async def test_cut_short_while_it_waits(kind: str, tmp_path: Path) -> None:
     waits = 0
     for seed in range(FIRST + 20_000, FIRST + 20_000 + STORED):
         async with opened(kind, tmp_path / str(seed)) as backend:
-            cut = Cut(seed, backend, True, asks=True)
             try:
-                result = await cut.process(begins=True)
-                while result.status == "suspended":
-                    waits += 1
-                    before = result.steps
-                    result = await cut.process(Budget(steps=max(1, before)))
-                    result = await cut.process(Budget(seconds=0))
-                    result = await cut.process(Budget())
-                    assert (result.status, result.steps) == ("suspended", before)
-                    async with cut.harness() as harness:
-                        forked = await harness.fork(cut.run_id)
-                        info = await harness.runs.get(forked)
-                        assert info.status == "suspended"
-                        assert [each.prompt for each in info.pending] == [each.prompt for each in result.pending]
-                        assert {each.run_id for each in info.pending} == {forked}
-                        # The fork is what goes on: it has to be as good as the run.
-                        await harness.runs.answer(info.pending[0].answer(True))
-                    cut.run_id = forked
-                    result = await cut.process(Budget())
-                assert result.status == "completed"
+                waits += await waiting_and_forked(seed, backend)
             except BaseException as error:
                 noted(error, seed, kind)
                 raise
     assert waits > 0
+
+
+async def test_a_fork_of_a_fork_counts_what_its_earlier_processes_have_done_as_its_own() -> None:
+    """What a process leaves in the middle of a step is not stored for other runs yet, and the next process meets it."""
+    await waiting_and_forked(1_490_012, InMemoryBackend())
+
+
+@step
+async def counted(value: object, ctx: Context[Any, Any]) -> dict[str, int]:
+    """What the thread's memory holds."""
+    tally: dict[str, int] = ctx.memory["marks"].state
+    return tally
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "files"])
+async def test_forks_that_go_on_side_by_side_store_what_each_has_done_once(kind: str, tmp_path: Path) -> None:
+    forks = 0
+    for seed in range(FIRST + 40_000, FIRST + 40_000 + 10 * STORED):
+        dice = random.Random(seed)
+        program = Cut(seed, InMemoryBackend(), True, asks=True).program
+        if program.at_once or program.retries:
+            # What was in flight in a path, or in an attempt that fails in both, counts for each of them: neither knows
+            # what the other makes of it.
+            continue
+        async with opened(kind, tmp_path / str(seed)) as backend:
+            # The runs, whether or not they have ended, and what each shows last.
+            cut = Cut(seed, backend, True, asks=True, memory=TallyMem())
+            # The bodies of several runs are not counted.
+            cut.program.at_once = True
+            shown: dict[str, AnyResult] = {}
+            try:
+                shown["r"] = await cut.process(Budget(steps=dice.randint(1, 9)), begins=True)
+                while going := [each for each, result in shown.items() if result.status != "completed"]:
+                    cut.run_id = dice.choice(going)
+                    async with cut.harness() as harness:
+                        if len(shown) < 4 and dice.random() < 0.4:
+                            forks += 1
+                            cut.run_id = await harness.fork(cut.run_id)
+                        for request in (await harness.runs.get(cut.run_id)).pending:
+                            await harness.runs.answer(request.answer(True))
+                    limit = Budget(steps=shown[cut.run_id].steps + 1) if cut.run_id in shown else Budget()
+                    shown[cut.run_id] = await cut.process(dice.choice((limit, Budget())))
+                async with cut.harness() as harness:
+                    stored = await harness.run(counted, 1, thread_id="r")
+                # A mark is that of the run that left it: a fork may have begun with one that the run drops later.
+                expected: dict[str, int] = {}
+                for result in shown.values():
+                    expected |= result.memory["marks"]
+                for run_id, result in shown.items():
+                    tally: dict[str, int] = result.memory["marks"]
+                    expected |= {mark: count for mark, count in tally.items() if mark.startswith(run_id)}
+                assert stored.value == expected, (stored.value, expected)
+            except BaseException as error:
+                noted(error, seed, kind)
+                raise
+    assert forks > 0
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "files"])

@@ -233,6 +233,23 @@ def below(
     return list(_visible(root, top=True))
 
 
+def lasting(journal: Sequence[JournalRecord], kinds: Kinds, path: Path) -> list[BodySegment]:
+    """What `below` gives to a run that goes on: bodies that have not succeeded run again, what they called stays."""
+    root = tree(journal, kinds)
+    for record, _ in list(root.failed.values()):
+        forget_failure(root, record)
+    node = root.find(path)
+    again = {id(own) for child in node.children.values() for own in _unfinished(child)}
+    return [segment for segment in _visible(node, top=True) if id(segment) not in again]
+
+
+def _unfinished(node: Node) -> Iterator[BodySegment]:
+    if node.finished is None:
+        yield from (entry for entry in node.layout if isinstance(entry, BodySegment))
+        for child in node.children.values():
+            yield from _unfinished(child)
+
+
 def left_by(node: Node, *, own: bool) -> list[BodySegment]:
     """The changes of a finished step in the scope that it ran in, in order; `own`: whether that was its own."""
     return list(_visible(node, top=own and node.kind.left is not None))

@@ -609,8 +609,6 @@ def _recalled(x: Execution, layer_states: LayerStates, left: list[BodySegment]) 
     if store is not None:
         for part in left:
             layer_states = apply_layer_states(layer_states, part.memory, x.layers.state_type, store.codec)
-            if part.memory:
-                x.layer_store.replayed.append(layer_states)
     return layer_states
 
 

@@ -189,16 +189,15 @@ class Live:
         self._frame.x.run.in_its_thread(partial(self._put, value, base))
 
     def _put(self, value: object, base: object) -> None:
-        now, copier = self.peek(), copier_of(value)
+        copier = copier_of(value)
         try:
             # Code that has made it may hold on to it.
             value = copier(value)
         except ConfigError as error:
             error.at(self._frame.path)
             raise
-        store = self._frame.x.layer_store
-        store.copiers[self._layer.id] = (value, copier)
-        store.met.setdefault(self._layer.id, now)
+        self._frame.x.layer_store.copiers[self._layer.id] = (value, copier)
+        now = self.peek()
         if now is not base:
             try:
                 value = merged(self._layer, base, value, now)

@@ -23,12 +23,15 @@ from noetic_py.core.values import alike, copy_private, is_dict, is_list
 from noetic_py.engine.execute import execute
 from noetic_py.engine.fingerprint import types_in
 from noetic_py.engine.frame import Frame
+from noetic_py.engine.journaling.fold import below, lasting
+from noetic_py.engine.kind import BodySegment
 from noetic_py.engine.layers.handles import NO_LAYERS, Live
 from noetic_py.engine.layers.lifecycle import report_failure
 from noetic_py.engine.layers.versions import NEWER, is_older, migrated, newest
 from noetic_py.engine.merge import CONFLICT, conflict, hint_of, merged
 from noetic_py.errors import CodecError, ConfigError, NoeticError, VersionConflict
-from noetic_py.journal.records import RunBegun
+from noetic_py.journal.layer_states import apply_layer_states
+from noetic_py.journal.records import Segment, StepFinished, StepStopped
 from noetic_py.journal.values import digest_of
 from noetic_py.memory.binding import Draft, Other
 from noetic_py.memory.functions import Called
@@ -51,8 +54,8 @@ class _Mirrored:
         mine: The run's.
         theirs: The store's; another one, when another run has written, too.
         version: Of the value in the store, 0 where there is none.
-        written: Its writers: the run, and below it a line for each of the latest executions with a digest of
-            what each had when it did.
+        written: Its writer, a run, and below it a line for each of the latest executions whose changes are in it, with
+            a digest of the state that each had then, or the position of its journal up to which they are.
     """
 
     mine: object
@@ -68,8 +71,11 @@ _CALLS = 200
 # A stored state names the versions that this many executions had when they wrote it.
 _MARKS = 8
 _LINE = "\n"
+_POSITION = "@"
 # A run that goes on looks through so many of its states for the one that it had mirrored.
-_REPLAYED = 100
+_LOOKED_THROUGH = 100
+# The records that say how layers' states were changed.
+_CHANGES = (Segment, StepFinished, StepStopped)
 
 
 class StoredLayers:
@@ -79,7 +85,7 @@ class StoredLayers:
     crash knows by that whether the store has what it wrote itself.
     """
 
-    __slots__ = ("_calls", "_lock", "_mirrored", "_x", "copiers", "first", "met", "parents", "recalled", "replayed")
+    __slots__ = ("_calls", "_lock", "_mirrored", "_x", "copiers", "first", "parents", "recalled")
 
     def __init__(self, x: Execution) -> None:
         self._x = x
@@ -90,10 +96,6 @@ class StoredLayers:
         self._calls: dict[str, deque[Called]] = {}
         # The states that the execution began with.
         self.first: dict[str, object] = {}
-        # Those that code of this process has met when it first changed them.
-        self.met: dict[str, object] = {}
-        # Those that work has left which a run that goes on does not do again.
-        self.replayed: deque[LayerStates] = deque(maxlen=_REPLAYED)
         # The last recall of layers that recall only at times, by layer.
         self.recalled: dict[str, object] = {}
         # For a child: the states that its parent's layers had when it last read them.
@@ -247,7 +249,7 @@ class StoredLayers:
         storage = self.storage(layer, "state")
         known = self._mirrored.get(layer.id)
         if known is None:
-            known = _Mirrored(self._begun(layer, state), _NEVER, -1)
+            known = _Mirrored(state, _NEVER, -1)
         for _ in range(_ATTEMPTS):
             if known.version < 0:
                 theirs, version, written = await self._stored(layer, storage)
@@ -271,46 +273,79 @@ class StoredLayers:
         raise VersionConflict(f"layer {layer.id!r}: others write its stored state all the time")
 
     def _met_by(self, layer: AnyLayer, known: _Mirrored, state: object, theirs: object, written: str) -> object:
-        """The state when this execution last read or wrote the store."""
+        """The state of this execution that the store's state includes: what it has changed since is to be added."""
         writer, *marks = written.split(_LINE)
         ours = writer == self._x.run_id
         if ours and not marks:
             return theirs
-        wrote = any(each.rpartition(" ")[0] == _place_of(self._x) for each in marks)
-        if layer.id in self._mirrored and (wrote or not ours):
-            return known.mine
-        if wrote:
+        place = _place_of(self._x)
+        mark = _mark_of(place, marks)
+        if layer.id in self._mirrored and (mark is not None or not ours):
+            # Where the mark is another one, a fork of this run has stored more of it.
+            return (
+                known.mine
+                if mark in (None, self._mark(place, layer, known.mine))
+                else self._marked(layer, mark, None, known.mine)
+            )
+        begun = self.first.get(layer.id, self._x.born.get(layer.id, state))
+        if mark is not None:
             # In another process. Where no other has written since, all that is stored is what it had.
-            if marks[0] == self._mark(layer, theirs):
+            if mark is marks[0] and mark == self._mark(place, layer, theirs):
                 return theirs
-            # Others may have written since; what it had is one of the states that came again.
-            for layer_states in (*self.replayed, {layer.id: state}):
-                if layer.id in layer_states and self._mark(layer, layer_states[layer.id]) in marks:
-                    return layer_states[layer.id]
+            # The journal does not have the state that a process has stored and not come to record.
+            return state if mark == self._mark(place, layer, state) else self._marked(layer, mark, None, begun)
+        for run_id, end in reversed(self._x.run.forked):
+            mark = _mark_of(_place_of(self._x, run_id), marks)
+            if mark is not None:
+                # Of what the other run has stored, this one knows what is from before the fork.
+                return self._marked(layer, mark, end, self._states_at(end, lasting).get(layer.id, begun))
         # A child that has written began with what this execution had.
-        return self._begun(layer, state)
+        return begun
 
-    def _mark(self, layer: AnyLayer, state: object) -> str:
-        return f"{_place_of(self._x)} {self._digest(layer, state)}"
+    def _marked(self, layer: AnyLayer, mark: str, end: int | None, otherwise: object) -> object:
+        """The state that a mark stands for, or another one where the journal has none of it up to a position."""
+        what = mark.rpartition(" ")[2]
+        if what.startswith(_POSITION):
+            position = int(what.removeprefix(_POSITION))
+            known = end is None or position <= end
+            return self._states_at(position, lasting).get(layer.id, otherwise) if known else otherwise
+        journal = self._x.run.journal[:end]
+        changed = [at for at, record in enumerate(journal, 1) if isinstance(record, _CHANGES) and record.memory]
+        for at in [len(journal), *reversed(changed[-_LOOKED_THROUGH:])]:
+            layer_states = self._states_at(at)
+            if layer.id in layer_states and self._digest(layer, layer_states[layer.id]) == what:
+                return layer_states[layer.id]
+        return otherwise
+
+    def _states_at(self, position: int, changes: Callable[..., Sequence[BodySegment]] = below) -> LayerStates:
+        """The execution's states when the journal had so many records, with all changes or with those that last."""
+        x, root = self._x, self._x.frame
+        run, layer_states = x.run, x.born
+        if run.store is not None and root is not None:
+            for segment in changes(run.journal[:position], run.kinds, root.at):
+                layer_states = apply_layer_states(layer_states, segment.memory, x.layers.state_type, run.store.codec)
+        return layer_states
+
+    def _mark(self, place: str, layer: AnyLayer, state: object) -> str:
+        return f"{place} {self._digest(layer, state)}"
 
     def _digest(self, layer: AnyLayer, state: object) -> str:
         return digest_of(self._codec_of(layer).dumps(state))
 
     def _signed(self, layer: AnyLayer, state: object, before: str) -> str:
-        """The writer of a state, and its latest writers before that."""
-        mark = self._mark(layer, state)
-        mine = mark.rpartition(" ")[0]
-        others = [each for each in before.split(_LINE)[1:] if each.rpartition(" ")[0] != mine]
-        return _LINE.join([self._x.run_id, mark, *others[: _MARKS - 1]])
-
-    def _begun(self, layer: AnyLayer, state: object) -> object:
-        """The base of the changes that a resumed run made to a layer's state."""
-        journal = self._x.run.journal
-        opening = journal[0] if journal else None
-        if isinstance(opening, RunBegun) and opening.run_id != self._x.run.run_id:
-            # In a fork, earlier changes belong to the other run, and count once.
-            return self.met.get(layer.id, state)
-        return self.first.get(layer.id, self._x.born.get(layer.id, state))
+        """The writer of a state, and the executions whose changes are in it, with how far these are."""
+        marks = before.split(_LINE)[1:]
+        place = _place_of(self._x)
+        made = {place: self._mark(place, layer, state)}
+        if _mark_of(place, marks) is None:
+            # A fork's first write has all that the other run had done up to there, unless that has stored more itself.
+            for run_id, end in self._x.run.forked:
+                place = _place_of(self._x, run_id)
+                mark = _mark_of(place, marks)
+                if mark is None or self._marked(layer, mark, end, _NEVER) is not _NEVER:
+                    made[place] = f"{place} {_POSITION}{end}"
+        others = [each for each in marks if each.rpartition(" ")[0] not in made]
+        return _LINE.join([self._x.run_id, *[*made.values(), *others][:_MARKS]])
 
     def _met(self, layer: AnyLayer, met: _Mirrored) -> None:
         self._mirrored[layer.id] = met
@@ -415,6 +450,11 @@ class StoredLayers:
         return await self.call(frame, layer, step, text)
 
 
+def _mark_of(place: str, marks: list[str]) -> str | None:
+    """An execution's mark."""
+    return next((each for each in marks if each.rpartition(" ")[0] == place), None)
+
+
 def _new_in(state: Any, before: Any, kind: object) -> object:
     """The changes of a state against the earlier one if the types are equal; otherwise the whole state."""
     many = get_origin(kind)
@@ -432,21 +472,29 @@ def _first_of(layer: AnyLayer) -> object:
     return copy_private(layer.initial())
 
 
-def _place_of(x: Execution) -> str:
-    """The key of an execution in the store, equal in every process; its id differs in each."""
+def _place_of(x: Execution, run_id: str | None = None) -> str:
+    """The key of an execution in the store, equal in every process; its id differs in each.
+
+    Args:
+        x: The execution.
+        run_id: The run, where it is another one: that of which this is a fork.
+    """
+    run_id = run_id or x.run_id
     up: Frame | None = x.parent_frame
     while x.whole is not x and up is not None:
         # A part of an execution with other memory.
         x, up = up.x, up.x.parent_frame
     root = x.frame
-    if up is None or root is None:
+    if root is None:
         return x.id
+    if up is None:
+        return run_id
     attempts: list[int] = []
     frame: Frame | None = root
     while frame is not None:
         attempts.append(frame.attempt)
         frame = frame.up
-    return sha256(json.dumps([x.run_id, root.path, attempts]).encode()).hexdigest()
+    return sha256(json.dumps([run_id, root.path, attempts]).encode()).hexdigest()
 
 
 def _refuse_newer(layer: AnyLayer, keys: Sequence[str]) -> None:
