@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from noetic_py.journal.run_summary import ResumePlan
     from noetic_py.journal.transforms import RecordTransform
     from noetic_py.plugins import LayerRegistry
+    from noetic_py.sessions.export import LayerData
     from noetic_py.sessions.session import Session, Sessions
     from noetic_py.tools import Tool
 
@@ -213,6 +214,37 @@ class Harness(Generic[M_co]):
             RunNotFound: No such run is known here, or no model was asked in it while it had layers.
         """
         return self._living.view(run_id, self._access)
+
+    async def dump_memory(self, *, user_id: str | None = None, thread_id: str | None = None) -> Mapping[str, LayerData]:
+        """What the memory layers of the harness's bundle keep for a user, for a thread, or for both, as data.
+
+        Of a session, `session.dump()` has the layers of scope thread too. Layers are read one after the other, so runs
+        that go on meanwhile may have written some of them. A database of a layer's own, such as
+        `SemanticRecall(vectors=...)`, is not read.
+
+        Args:
+            user_id: Whose layers of scope user.
+            thread_id: Of which thread those of scope thread.
+
+        Returns:
+            The state and the values beside it, in stored form, by the layer's id; of layers that keep something.
+
+        Raises:
+            ConfigError: Neither is named; code `"memory-owner"`.
+            CodecError: What is stored cannot be read.
+            AccessDenied: The access policy does not allow `"export"`.
+        """
+        if user_id is None and thread_id is None:
+            raise ConfigError("no owner is named", code="memory-owner", hint='await harness.dump_memory(user_id="ada")')
+        if user_id is not None:
+            await self._access.require("export", on=Resource(owner=user_id))
+        if thread_id is not None:
+            # Of whom a thread is nothing says, so the owner of the user's part does not count here.
+            await self._access.require("export", on=Resource(thread_id=thread_id))
+        from noetic_py.sessions.export import kept_by
+
+        layers = self._resources.layers.by_id.values()
+        return await kept_by(self._session_store.layer_store, layers, user_id=user_id, thread_id=thread_id)
 
     # -- its life
 

@@ -25,6 +25,9 @@ app: typer.Typer = typer.Typer(
     rich_markup_mode=None,
 )
 
+memory_app: typer.Typer = typer.Typer(no_args_is_help=True, help="Show or export what memory layers keep.")
+app.add_typer(memory_app, name="memory")
+
 _FORMS = "The id, the beginning of it, or last."
 Target = Annotated[str, typer.Argument(metavar="FILE[:STEP]", help="A Python file, and the variable of its step.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help=_FORMS)]
@@ -38,6 +41,11 @@ Database = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+User = Annotated[str | None, typer.Option("--user", metavar="ID", help="The user, for layers of scope user.")]
+Thread = Annotated[str | None, typer.Option("--thread", metavar="ID", help="The thread, for layers of scope thread.")]
+SessionName = Annotated[
+    str | None, typer.Option("--session", metavar="NAME", help="The session of the user, in place of --thread.")
+]
 Wait = Annotated[
     float, typer.Option("--wait", min=0.0, metavar="SECONDS", help="How long the run's process may take to accept it.")
 ]
@@ -281,6 +289,38 @@ def diff(
     from noetic_py.cli import stored_runs
 
     raise typer.Exit(stored_runs.run_async(lambda: stored_runs.diff(db, (left, right), as_json=json), trace=trace))
+
+
+@memory_app.command("show")
+def memory_show(
+    target: Target,
+    user: User = None,
+    thread: Thread = None,
+    session: SessionName = None,
+    db: Database = None,
+    trace: Trace = False,
+) -> None:
+    """Print what the memory layers of a file's harness keep for a user or a thread."""
+    from noetic_py.cli import stored_memory, stored_runs
+
+    wanted = stored_memory.MemoryRequest(target, user, thread, session, db)
+    raise typer.Exit(stored_runs.run_async(lambda: stored_memory.show(wanted), trace=trace))
+
+
+@memory_app.command("export")
+def memory_export(
+    target: Target,
+    user: User = None,
+    thread: Thread = None,
+    session: SessionName = None,
+    db: Database = None,
+    trace: Trace = False,
+) -> None:
+    """Print all that the memory layers of a file's harness keep for a user or a thread, as JSON."""
+    from noetic_py.cli import stored_memory, stored_runs
+
+    wanted = stored_memory.MemoryRequest(target, user, thread, session, db)
+    raise typer.Exit(stored_runs.run_async(lambda: stored_memory.export(wanted), trace=trace))
 
 
 @app.command()

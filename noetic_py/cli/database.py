@@ -117,6 +117,22 @@ def _backend_of(place: Place) -> CheckpointBackend:
     return SqliteBackend(path)
 
 
+def existing(place: Place) -> Place:
+    """A database that is there, where that can be seen before it is opened.
+
+    Raises:
+        ConfigError: It is not; code `"no-database"`.
+    """
+    kept = Path(place.removeprefix("files:")) if isinstance(place, str) and place.startswith("files:") else place
+    if isinstance(kept, Path) and not kept.exists():
+        raise ConfigError(
+            f"there is no database {kept}",
+            code="no-database",
+            hint="noetic run FILE makes it; --db PATH names another one",
+        )
+    return place
+
+
 @asynccontextmanager
 async def read_runs(option: str | None) -> AsyncGenerator[tuple[Runs, CheckpointBackend]]:
     """Open the database whose runs are asked for; it has to be there.
@@ -131,16 +147,9 @@ async def read_runs(option: str | None) -> AsyncGenerator[tuple[Runs, Checkpoint
             code="no-database",
             hint="--db PATH names one",
         )
-    kept = Path(place.removeprefix("files:")) if isinstance(place, str) and place.startswith("files:") else place
-    if isinstance(kept, Path) and not kept.exists():
-        raise ConfigError(
-            f"there is no database {kept}",
-            code="no-database",
-            hint="noetic run FILE makes it; --db PATH names another one",
-        )
     from noetic_py.plugins import load_plugins
 
-    async with opened(place) as stored:
+    async with opened(existing(place)) as stored:
         backend = load_plugins().transforms.around(stored)
         yield Runs(backend, SYSTEM, ALLOW_ALL), backend
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, get_args
 
 import anyio
@@ -51,7 +51,7 @@ class StateData:
 
 @frozen
 class LayerData:
-    """The data of a memory layer for a session.
+    """The data of a memory layer for a session, a thread or a user.
 
     Attributes:
         state: Its state; `None` when it has stored none.
@@ -111,7 +111,7 @@ class SessionData:
             "items": write_items(tuple(self.items), Codec()),
             "origins": {item: list(self.origins[item]) for item in sorted(self.origins)},
             "states": {name: _state_tree(self.states[name]) for name in sorted(self.states)},
-            "layers": {name: _layer_tree(self.layers[name]) for name in sorted(self.layers)},
+            "layers": {name: layer_tree(self.layers[name]) for name in sorted(self.layers)},
         }
         return json.dumps(tree, ensure_ascii=False, indent=indent, allow_nan=False)
 
@@ -151,11 +151,6 @@ class SessionData:
 
 def _state_tree(state: StateData) -> dict[str, object]:
     return {"version": state.version, "value": state.value}
-
-
-def _layer_tree(layer: LayerData) -> dict[str, object]:
-    state = None if layer.state is None else _state_tree(layer.state)
-    return {"state": state, "values": {key: layer.values[key] for key in sorted(layer.values)}}
 
 
 def _object(tree: object, where: str, known: Sequence[str] | None = None) -> dict[str, object]:
@@ -260,7 +255,7 @@ async def dumped(store: SessionStore, key: SessionKey) -> SessionData:
     for _ in range(_ATTEMPTS):
         conversation = await store.read(key)
         position, found = conversation.position, _data_of(key, conversation)
-        layers = {name: await _kept(store.layer_store, layer, key) for name, layer in store.layers.items()}
+        layers = {name: await _kept(store.layer_store, layer, key.stream) for name, layer in store.layers.items()}
         entry = await store.backend.entry(key.stream)
         if position == (0 if entry is None else entry.position):
             kept = {name: each for name, each in layers.items() if each != LayerData()}
@@ -285,8 +280,25 @@ def _data_of(key: SessionKey, conversation: StoredConversation) -> dict[str, Any
     }
 
 
-async def _kept(store: CheckpointBackend, layer: AnyLayer, key: SessionKey) -> LayerData:
-    states = {version_of_key(name): data for name, data in (await _all(store, _place(layer, key, "state"))).items()}
+async def kept_by(
+    store: CheckpointBackend, layers: Iterable[AnyLayer], *, user_id: str | None, thread_id: str | None
+) -> Mapping[str, LayerData]:
+    """What layers keep for a user and for a thread, by the layer's id; one that keeps nothing is left out."""
+    owners = {Scope.USER: user_id, Scope.THREAD: thread_id}
+    asked = [(layer, owner) for layer in layers if (owner := owners.get(layer.scope)) is not None]
+    found = {layer.id: await _kept(store, layer, owner) for layer, owner in asked}
+    return {name: each for name, each in found.items() if each != LayerData()}
+
+
+def layer_tree(layer: LayerData) -> dict[str, object]:
+    """The data of a layer as they stand in a document."""
+    state = None if layer.state is None else _state_tree(layer.state)
+    return {"state": state, "values": {key: layer.values[key] for key in sorted(layer.values)}}
+
+
+async def _kept(store: CheckpointBackend, layer: AnyLayer, owner: str) -> LayerData:
+    found = await _all(store, place_of("state", layer=layer.id, scope=layer.scope, owner=owner))
+    states = {version_of_key(name): data for name, data in found.items()}
     state = None
     last = newest(list(states))
     if last is not None:
@@ -294,8 +306,8 @@ async def _kept(store: CheckpointBackend, layer: AnyLayer, key: SessionKey) -> L
         version = layer.schema_version if layer.schema_version in states else last
         _, tree = written_state(_tree(states[version]), f"{layer.id}: {state_key(version)}")
         state = StateData(tree, version)
-    values = {name: _tree(data) for name, data in (await _all(store, _place(layer, key, "data"))).items()}
-    return LayerData(state, values)
+    beside = await _all(store, place_of("data", layer=layer.id, scope=layer.scope, owner=owner))
+    return LayerData(state, {name: _tree(data) for name, data in beside.items()})
 
 
 def _tree(data: bytes) -> object:

@@ -571,9 +571,8 @@ class Facts(MemoryLayer[KnownFacts]):
         """The lines of one key: what holds, what will, what is disputed, and what is outdated."""
         holding = [each for each in facts if each.holds(now)]
         shown = {_same(each.value): self._line(each, "") for each in holding[:1]}
-        disputed = (
-            {other.id for one, other in _of_key(facts[::-1])[1] if one in holding[:1]} if len(facts) > 1 else set()
-        )
+        now_holds = holding[0].id if holding else ""
+        disputed = {other.id for one, other in _of_key(facts[::-1])[1] if one.id == now_holds}
         left = self.outdated
         for each in facts:
             value, start, end = _same(each.value), each.valid_from, each.valid_until
