@@ -37,7 +37,7 @@ from noetic_py.core.items import (
     extension_types,
 )
 from noetic_py.core.runtime import SYSTEM
-from noetic_py.errors import ConfigError
+from noetic_py.errors import ConfigError, LimitExceeded
 
 
 @extension_item("test-items:note")
@@ -211,6 +211,14 @@ def test_arguments_of_a_mapping_are_compact_json() -> None:
         thing: Any = wrong
         with pytest.raises(TypeError):
             FunctionCall(name="x", arguments=thing)
+
+
+def test_arguments_that_are_nested_too_deep_are_refused_by_name() -> None:
+    arguments: dict[str, object] = {}
+    for _ in range(1_000):
+        arguments = {"inside": arguments}
+    with pytest.raises(LimitExceeded, match="nesting is limited to 64"):
+        FunctionCall(name="x", arguments=arguments)
 
 
 def test_call_ids_are_made_when_absent() -> None:

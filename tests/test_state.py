@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from pydantic import BaseModel
 
-from noetic_py import Context, Harness, Memory, Retry, errors, step
+from noetic_py import Context, Harness, InMemoryBackend, Memory, Retry, errors, sequence, step
 from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.core.state import (
     SavedState,
@@ -401,6 +401,44 @@ async def test_what_a_body_holds_of_the_state_is_part_of_it_after_a_call_that_fa
     async with Harness(plugins=()) as harness:
         in_memory = await harness.run(body, 1, state=nested())
     assert [found.state for found in (resumed, whole, in_memory)] == [expected] * 3
+
+
+def deep(levels: int) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for _ in range(levels):
+        found = {"inside": found}
+    return found
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("levels", [400, 5_000])
+@pytest.mark.parametrize("stored", [True, False])
+async def test_a_state_that_is_nested_too_deep_fails_the_step_that_made_it_so(levels: int, stored: bool) -> None:
+    @step
+    async def deepens(n: int, ctx: Context[Memory, StateBag]) -> int:
+        ctx.state["deep"] = deep(n)
+        return n
+
+    async with Harness(plugins=(), checkpoints=InMemoryBackend() if stored else None) as harness:
+        with pytest.raises(errors.LimitExceeded, match="nesting is limited to 64") as caught:
+            await harness.run(sequence(deepens, id="flow"), levels)
+    assert caught.value.path == ("flow", "deepens")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("levels", [400, 5_000])
+async def test_what_a_failed_step_did_to_a_state_that_is_nested_deep_is_undone(levels: int) -> None:
+    """Or it is refused before the step can do anything."""
+
+    @step
+    async def fails(n: int, ctx: Context[Memory, StateBag]) -> int:
+        ctx.state["seen"] = n
+        raise OSError("broken")
+
+    async with Harness(plugins=()) as harness:
+        result = await harness.run(fails, 1, state=StateBag({"deep": deep(levels)}), on_error="result")
+    assert isinstance(result.error, errors.LimitExceeded if levels > 1_000 else errors.StepFailed)
+    assert list(result.state) == ["deep"]
 
 
 TREES = st.recursive(

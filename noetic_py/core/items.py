@@ -22,8 +22,8 @@ from attrs import field, frozen
 from typing_extensions import TypeAliasType, dataclass_transform
 
 from noetic_py.core.runtime import SYSTEM
-from noetic_py.core.types import Version, version_order
-from noetic_py.errors import ConfigError
+from noetic_py.core.types import MAX_NESTING, Version, version_order
+from noetic_py.errors import ConfigError, LimitExceeded
 
 JsonValue = TypeAliasType("JsonValue", "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None")
 """A JSON value."""
@@ -340,6 +340,7 @@ class FunctionCall(ItemBase):
     Raises:
         TypeError: `arguments` is neither text nor a mapping of JSON values.
         ValueError: `arguments` holds NaN or an infinity.
+        LimitExceeded: `arguments` is a mapping that is nested too deep.
     """
 
     call_id: str
@@ -377,7 +378,10 @@ def _argument_text(arguments: Mapping[str, object]) -> str:
         plain = dict(arguments)
     except (TypeError, ValueError):
         raise TypeError(f"arguments are JSON text or a mapping, not {type(arguments).__name__}") from None
-    return json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    try:
+        return json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except RecursionError:
+        raise LimitExceeded("nesting", MAX_NESTING, hint="nest the arguments less deeply") from None
 
 
 @frozen(kw_only=True, init=False)

@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Self,
 from attrs import frozen
 from typing_extensions import TypeIs
 
-from noetic_py.core.types import Share, T
-from noetic_py.errors import AmbiguousAttribute, ConfigError, NoStateField, StateTypeError
+from noetic_py.core.types import MAX_NESTING, Share, T
+from noetic_py.errors import (
+    AmbiguousAttribute,
+    ConfigError,
+    LimitExceeded,
+    NoeticError,
+    NoStateField,
+    StateTypeError,
+)
 
 __all__ = [
     "NO_LAYER_STATES",
@@ -401,6 +408,7 @@ def copy_state(state: object) -> Any:
 
     Raises:
         ConfigError: It holds something that cannot be copied; code `"state-copy"`.
+        LimitExceeded: It is nested too deep.
     """
     if isinstance(state, _ATOMS):
         return state
@@ -411,7 +419,9 @@ def copy_state(state: object) -> Any:
         raise _not_copied(state, error) from error
 
 
-def _not_copied(state: object, error: Exception) -> ConfigError:
+def _not_copied(state: object, error: Exception) -> NoeticError:
+    if isinstance(error, RecursionError):
+        return LimitExceeded("nesting", MAX_NESTING, hint="nest the state less deeply")
     return ConfigError(
         f"state of type {type(state).__name__} cannot be copied: {error}",
         code="state-copy",
@@ -517,9 +527,14 @@ class SavedState:
     def restore(self, target: object) -> None:
         """Give a state, and each object that was a part of it, the contents that they had."""
         if self._originals and self._originals.get(id(self.copied)) is target and _is_filled(target):
-            self._back(self.copied, {})
-        else:
-            restore_state(target, copy_state(self.copied))
+            try:
+                self._back(self.copied, {})
+            except RecursionError:
+                # This takes more calls for each level than copying does. A state that deep is restored as a copy.
+                pass
+            else:
+                return
+        restore_state(target, copy_state(self.copied))
 
     def _back(self, part: object, done: dict[int, object]) -> object:
         """The object that a part is the copy of, as it was; where that cannot be filled, another copy."""

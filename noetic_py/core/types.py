@@ -1,9 +1,9 @@
-"""Type variables and literal types shared by several modules, and comparison of version texts."""
+"""Type variables, literal types and a bound shared by several modules, and comparison of version texts."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, ParamSpec, TypeAlias
 
 from typing_extensions import TypeVar
 
@@ -44,6 +44,8 @@ OnDiverge: TypeAlias = Literal["fail", "adopt", "pin"]
 OnError: TypeAlias = Literal["retry", "skip", "abort"]
 """How a loop or a schedule handles a failure; see `on_error` of [`loop`][noetic_py.loop]."""
 
+MAX_NESTING: Final = 64
+"""How deep JSON may be nested."""
 
 Version: TypeAlias = int | str
 """The version of a stored form: a whole number from 1, or a text of numbers with dots such as `"1.10"`."""

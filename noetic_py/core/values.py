@@ -31,7 +31,8 @@ from typing_extensions import TypeIs
 
 from noetic_py.core.diagnostics import not_a_value
 from noetic_py.core.state import StateBag, class_of, copy_state, state_fields
-from noetic_py.errors import ConfigError
+from noetic_py.core.types import MAX_NESTING
+from noetic_py.errors import ConfigError, LimitExceeded
 
 
 def is_mapping(value: object) -> TypeIs[Mapping[Any, Any]]:
@@ -158,13 +159,20 @@ def separate_state(state: object) -> None:
     """Make a state a tree, in place: what stands in it twice becomes two values, the later one a copy.
 
     A state is stored field by field, so this is what it would be if it were read back.
+
+    Raises:
+        LimitExceeded: It is nested too deep.
     """
     fields: dict[Any, object] = dict(enumerate(state)) if is_list(state) else state_fields(state)
     if ATOMS.issuperset(map(type, fields.values())):
         return
     seen: set[int] = set()
     for name, value in fields.items():
-        if not _once(value, seen):
+        try:
+            once = _once(value, seen)
+        except RecursionError:
+            raise LimitExceeded("nesting", MAX_NESTING, hint="nest the state less deeply") from None
+        if not once:
             own = copy_value(value)
             if isinstance(state, (StateBag, dict, list)):
                 state[name] = own

@@ -21,7 +21,7 @@ from noetic_py.core.diagnostics import forget_attempt, log, note_place
 from noetic_py.core.events import StepStarted
 from noetic_py.core.runtime import recorded_span
 from noetic_py.core.state import LayerStates, SavedState, restore_state
-from noetic_py.core.values import ATOMS, copy_value
+from noetic_py.core.values import ATOMS, copy_value, separate_state
 from noetic_py.engine.body import (
     DONE,
     NO_VALUES,
@@ -128,6 +128,8 @@ def _body(frame: Frame, body: Body, value: object, bare: Bare) -> Generator[obje
     # Typed as what `coroutine` below makes of it: a generator may wait for a coroutine then.
     waits: Generator[object, object, object] = work  # type: ignore[assignment]
     output = yield from waits
+    if frame.touched and frame.x.run.store is None:
+        separate_state(frame.scope.state)
     calls = frame.calls
     ended = calls is None or (calls[0].cr_frame is None and calls[3] is None)
     plain = ended and frame.shown is None and output.__class__ in ATOMS

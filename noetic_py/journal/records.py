@@ -21,13 +21,13 @@ from attrs import define, field, frozen
 
 from noetic_py.core.budget import TokenUsage
 from noetic_py.core.codec import Codec
-from noetic_py.core.codec.structure import MAX_NESTING, dump, parse
+from noetic_py.core.codec.structure import dump, parse
 from noetic_py.core.control import Control, Decided, RequestKind, RunStatus, is_approval
 from noetic_py.core.derivation import ContextMemory
 from noetic_py.core.items import Item
 from noetic_py.core.log import Origin
 from noetic_py.core.runtime import Trace
-from noetic_py.core.types import Version
+from noetic_py.core.types import MAX_NESTING, Version
 from noetic_py.errors import CodecError, LimitExceeded, NoeticError
 from noetic_py.journal import values
 from noetic_py.journal.decisions import check_decision, check_output

@@ -13,8 +13,8 @@ back equal. Decoding makes only the types that were asked for or registered; it 
 from __future__ import annotations
 
 from noetic_py.core.codec.stored import MAX_VALUE_BYTES, Codec
-from noetic_py.core.codec.structure import MAX_NESTING
 from noetic_py.core.codec.wire import MAX_ITEM_BYTES, from_wire, from_wire_json, to_wire, to_wire_json
+from noetic_py.core.types import MAX_NESTING
 
 __all__ = [
     "MAX_ITEM_BYTES",

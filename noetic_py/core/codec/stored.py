@@ -20,6 +20,7 @@ from noetic_py.core.codec import structure
 from noetic_py.core.codec.wire import from_wire, from_wire_json, to_wire
 from noetic_py.core.items import FunctionCallOutput, ItemBase, Opaque
 from noetic_py.core.secrets import Secret
+from noetic_py.core.types import MAX_NESTING
 from noetic_py.core.values import is_dict, is_list
 from noetic_py.errors import CodecError, ConfigError, LimitExceeded, NoeticError, ParallelFailed
 from noetic_py.redaction import redact
@@ -175,7 +176,7 @@ class Codec:
         """
         tree = self.encode(value)
         data = structure.dump(tree)
-        if data.count(b"{") + data.count(b"[") > structure.MAX_NESTING:
+        if data.count(b"{") + data.count(b"[") > MAX_NESTING:
             structure.check_nesting(tree)
         if len(data) > self.max_bytes:
             raise LimitExceeded("value size", self.max_bytes)
@@ -203,7 +204,7 @@ class Codec:
         try:
             return _encode(value, 0)
         except RecursionError:
-            raise LimitExceeded("nesting", structure.MAX_NESTING) from None
+            raise LimitExceeded("nesting", MAX_NESTING) from None
         except structure.Unfit as error:
             raise CodecError(error.message, where=error.where.lstrip("."), hint=error.hint) from error.__cause__
 
@@ -218,7 +219,7 @@ class Codec:
             return self._structurer.structure(_decode(tree), type)
         except RecursionError:
             # Below the limit of JSON, but each mark takes several calls, and the stack may be deep already.
-            raise LimitExceeded("nesting", structure.MAX_NESTING) from None
+            raise LimitExceeded("nesting", MAX_NESTING) from None
         except structure.Unfit as error:
             raise CodecError(error.message, where=error.where.lstrip("."), hint=error.hint) from error.__cause__
 
@@ -244,7 +245,7 @@ class Codec:
         try:
             _decode(tree)
         except RecursionError:
-            raise LimitExceeded("nesting", structure.MAX_NESTING) from None
+            raise LimitExceeded("nesting", MAX_NESTING) from None
         except structure.Unfit as error:
             raise CodecError(error.message, where=error.where.lstrip("."), hint=error.hint) from error.__cause__
 
@@ -268,8 +269,8 @@ def _encode(value: object, depth: int) -> Any:
     kind: type[object] = value.__class__
     if kind in _PLAIN:
         return value
-    if depth > structure.MAX_NESTING:
-        raise LimitExceeded("nesting", structure.MAX_NESTING)
+    if depth > MAX_NESTING:
+        raise LimitExceeded("nesting", MAX_NESTING)
     encode = _ENCODERS.get(kind)
     return _encode_instance(value, kind, depth) if encode is None else encode(value, depth)
 

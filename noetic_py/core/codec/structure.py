@@ -44,6 +44,7 @@ from typing_extensions import is_typeddict
 
 from noetic_py.core.items import ItemBase, JsonValue
 from noetic_py.core.secrets import Secret, is_secret
+from noetic_py.core.types import MAX_NESTING
 from noetic_py.core.values import is_array, is_dict, is_list, is_mapping
 from noetic_py.errors import CodecError, LimitExceeded, NoeticError
 
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
     from cattrs import Converter
 
 
-MAX_NESTING: Final = 64
-"""How deep JSON may be nested."""
 MAX_KEYS: Final = 250_000
 """How many keys one object of JSON may have."""
 

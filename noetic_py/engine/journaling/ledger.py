@@ -533,8 +533,6 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
     if frame.prepared is not None:
         _append_prepared(frame, frame.prepared)
         return
-    if frame.touched:
-        separate_state(frame.scope.state)
     record = StepFinished(frame.at, step.kind, value if step.bound is None else step.bound.value, output)
     if length != frame.mark or frame.segments is not None:
         record.items = _last_segment(frame)
@@ -666,6 +664,7 @@ def capture(frame: Frame) -> tuple[values.Change, ...]:
 
     Raises:
         CodecError: The state cannot be stored.
+        LimitExceeded: It is nested too deep.
     """
     store = frame.x.run.store
     scope = frame.scope
