@@ -27,6 +27,42 @@ if TYPE_CHECKING:
     from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item
     from noetic_py.core.view import View
 
+__all__ = [
+    "CAPACITY",
+    "MAX_HELD",
+    "PATIENCE",
+    "Backlog",
+    "BudgetWarning",
+    "Bus",
+    "ChannelDropped",
+    "Emitted",
+    "Event",
+    "HandedOver",
+    "ItemsAppended",
+    "LayerFailed",
+    "LayerWarned",
+    "LoopIteration",
+    "LoopWaiting",
+    "ModelFailed",
+    "ModelFinished",
+    "ModelStarted",
+    "ProgressSet",
+    "ReasoningDelta",
+    "RequestMade",
+    "RunFinished",
+    "RunStarted",
+    "Source",
+    "StepCommitted",
+    "StepDiscarded",
+    "StepStarted",
+    "Subscription",
+    "TextDelta",
+    "ToolFinished",
+    "ToolStarted",
+    "UntilFailed",
+    "ViewMade",
+]
+
 CAPACITY = 10_000
 """The default number of events that may wait for a listener."""
 MAX_HELD = 64 * 1024 * 1024

@@ -35,7 +35,7 @@ from noetic_py.engine.body import (
     shielded,
 )
 from noetic_py.engine.frame import (
-    UNSEEN,
+    VIEW_UNCHANGED,
     CancelledError,
     Frame,
     Waiting,
@@ -444,9 +444,9 @@ def _restore_items(frame: Frame, left: Sequence[BodySegment]) -> None:
         there = ()
     log.extend(items[len(there) :])
     frame.mark = frame.written = len(log)
-    if frame.base_view is not UNSEEN and frame.x.run.store is not None:
+    if frame.base_view is not VIEW_UNCHANGED and frame.x.run.store is not None:
         frame.scope.view = frame.base_view
-        replay.see_again(frame, frame.scope, left)
+        replay.restore_view(frame, frame.scope, left)
 
 
 def as_error(frame: Frame, error: Exception) -> errors.NoeticError:

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from noetic_py.steps.handoff import HistoryFilter
 
 
-UNSEEN: Final = object()
-"""In place of a view: no model was asked in the step and in those around it."""
+VIEW_UNCHANGED: Final = object()
+"""In place of a view: no model has answered in the step, so there is no earlier view to go back to."""
 
 
 class Waiting(BaseException):
@@ -132,10 +132,10 @@ class Frame(Context[Any, Any]):
 
     Attributes:
         clean: Whether everything the body did itself is in the journal; then so it is for all frames above.
-        saved: The state before the body's unwritten work, while `_touched` and not clean.
+        saved: The state before the body's unwritten work, while `touched` and not clean.
         base: The state at the step's start, once a step below may change it.
-        saved_cells: The states of layers likewise.
-        base_cells: The same of them.
+        saved_layer_states: The states of layers before the body's unwritten work.
+        base_layer_states: The states of layers at the step's start.
         start: The log's length at the step's start.
         mark: The log's length up to which the items have their place: a segment, or a child.
         written: The log's length up to which they are in the journal.
@@ -155,7 +155,7 @@ class Frame(Context[Any, Any]):
     base_layer_states: LayerStates = NO_LAYER_STATES
     saved_layer_states: LayerStates = NO_LAYER_STATES
     # How the model saw the conversation before the step; and how a model call has changed that, in a durable run.
-    base_view: object = UNSEEN
+    base_view: object = VIEW_UNCHANGED
     view_change: ViewChange | None = None
     # The layers as the step has them, once it has asked; and what it was given of their states, by scope and layer.
     bundle: object = None
@@ -284,7 +284,7 @@ class Frame(Context[Any, Any]):
         self.log.rollback(self.start)
         self.mark = self.written = self.start
         self.segments = self.shown = None
-        if self.base_view is not UNSEEN:
+        if self.base_view is not VIEW_UNCHANGED:
             self.scope.view = self.base_view
         if self.has_base:
             restore_state(self.scope.state, self.base)
@@ -329,7 +329,7 @@ class Frame(Context[Any, Any]):
         """Put how the model sees the conversation in place of what that was; a step that does not end undoes it."""
         scope = self.scope
         node: Frame | None = self
-        while node is not None and node.scope is scope and node.base_view is UNSEEN:
+        while node is not None and node.scope is scope and node.base_view is VIEW_UNCHANGED:
             node.base_view = scope.view
             node = node.up
         scope.view = view

@@ -598,7 +598,7 @@ _FRAME = 16
 _UNKNOWN = 1 << 40
 
 
-def at_most(scope: ContextScope, spec: ModelSpec, request: ModelRequest, limit: int) -> bool:
+def certainly_fits(scope: ContextScope, spec: ModelSpec, request: ModelRequest, limit: int) -> bool:
     """Whether a request has certainly no more tokens than these, found without a tokenizer."""
     return _around(spec, _BYTES, request) + _counted(scope, _BYTES, request.items) <= limit
 

@@ -572,7 +572,7 @@ def _put_left(
     _stands_here(parent, path, always=step.replay == "once", held=held)
     for part in left:
         scope.log.extend(part.items)
-    see_again(parent, scope, left)
+    restore_view(parent, scope, left)
     if run.store is not None and any(part.delta or part.memory for part in left):
         state = _seen_through(step, parent, scope, path)
         for part in left:
@@ -584,13 +584,16 @@ def _put_left(
         ledger.returned(parent, scope.log.size)
 
 
-def see_again(frame: Frame, scope: ContextScope, left: Sequence[BodySegment]) -> None:
+def restore_view(frame: Frame, scope: ContextScope, left: Sequence[BodySegment]) -> None:
     """A model sees the conversation next as it would have after finished work."""
     path = next((part.view for part in reversed(left) if part.view is not None), None)
     if path is None:
         return
     run = frame.x.run
-    state = run.views.get(path) or last_views(run.journal, run.views.get(None, {}))[path]
+    state = run.views.get(path)
+    if state is None:
+        # An answer of this process.
+        state = last_views(run.journal, run.views.get(None, {}))[path]
     view = Recorded(path, state)
     if scope is frame.scope:
         frame.put_view(view)

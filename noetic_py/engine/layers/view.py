@@ -11,7 +11,7 @@ from noetic_py.core.log import ItemView
 from noetic_py.core.view import View
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.layers.lifecycle import FAILED, call_hook, notify_children, present, report_failure
-from noetic_py.engine.provider_call import TOKEN_LIMITS, at_most, ready_counter_of
+from noetic_py.engine.provider_call import TOKEN_LIMITS, certainly_fits, ready_counter_of
 from noetic_py.errors import LimitExceeded
 from noetic_py.journal.view_changes import view_change
 from noetic_py.memory.blocks import LayerBlock, as_items
@@ -64,7 +64,7 @@ async def project_if_long(
         return None
     if frame.scope.view is None:
         most = window - _reserved(model, request, window)
-        if not frame.lease.limited(*TOKEN_LIMITS) and at_most(frame.scope, spec, request, most):
+        if not frame.lease.limited(*TOKEN_LIMITS) and certainly_fits(frame.scope, spec, request, most):
             return None
         frame.scope.view = _before_that(await _head(spec, model, request), history)
     return await project(frame, spec, model, request, history)

@@ -61,7 +61,7 @@ AnyContext: TypeAlias = Context[Any, Any]
 
 
 class Boom(Exception):
-    """What a body raises to fail."""
+    """The exception that a body raises to fail."""
 
 
 class Builder:

@@ -12,7 +12,7 @@ ItemText: TypeAlias = tuple[str, ...]
 
 
 def pairing_error(items: Sequence[Item]) -> str | None:
-    """What a strict provider would refuse; `None` for a valid conversation.
+    """Name what a strict provider would refuse; `None` for a valid conversation.
 
     Every call has exactly one output behind it, no output is without its call, and no id is used twice.
     """

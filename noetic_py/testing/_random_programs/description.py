@@ -1,4 +1,4 @@
-"""What a random program is made of: values that say what its steps are and what its bodies do."""
+"""The parts of a random program: values that say what its steps are and what its bodies do."""
 
 from __future__ import annotations
 

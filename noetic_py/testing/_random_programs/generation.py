@@ -46,7 +46,7 @@ from noetic_py.testing._random_programs.program import RandomProgram
 
 @frozen
 class Place:
-    """What may stand where."""
+    """The operations and steps that are allowed at a place of a program."""
 
     depth: int
     control: bool = True

@@ -17,7 +17,7 @@ from noetic_py.testing.ledger import attempt_of
 from noetic_py.testing.scripted import ScriptedModel
 
 COST = Decimal("0.25")
-"""What a model call costs in these programs."""
+"""The cost of a model call in these programs."""
 
 
 class MeteredModel(ScriptedModel):
@@ -57,7 +57,7 @@ class _Metered:
 
 
 def question(how: str, acc: int) -> str:
-    """What a body asks."""
+    """The prompt of a body."""
     return f"{how}:{acc}"
 
 

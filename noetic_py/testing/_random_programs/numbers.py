@@ -14,7 +14,7 @@ def mix(*numbers: int) -> int:
 
 
 def see(acc: int, items: int, state: dict[str, Any]) -> int:
-    """What a look at the world makes of a number."""
+    """Mix what a body sees of the conversation and the state into a number."""
     return mix(acc, items, state["n"], len(state["l"]), state["a"], state["b"])
 
 

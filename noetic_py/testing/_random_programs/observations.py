@@ -1,4 +1,4 @@
-"""What the bodies and the model of a random program saw: the one thing that an oracle knows of a run."""
+"""The observations of the bodies and the model of a random program: all that an oracle knows of a run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Request: TypeAlias = tuple[Attempt, str, int]
 
 @define
 class Observations:
-    """What the bodies and the model of one run saw and chose, over all the processes that carry it.
+    """The observations and choices of the bodies and the model of one run, over all the processes that carry it.
 
     Which path of a race was the first, who asked for a stop before others did, which call a budget refused: a run may
     choose, and its bodies note it here. [`expected_outcome`][noetic_py.testing.expected_outcome] looks these choices up
@@ -71,7 +71,7 @@ class Observations:
     _waiting: dict[Attempt, anyio.CancelScope] = field(factory=dict[Attempt, "anyio.CancelScope"])
 
     def after_death(self, journal: Sequence[JournalRecord]) -> Self:
-        """What is left to know when a process has died: the notes of attempts that the journal knows too.
+        """Drop what is not known when a process has died; keep the notes of attempts that the journal knows too.
 
         A body that runs again notes its work again, so what the dead process has noted of it must not count.
 
@@ -155,7 +155,7 @@ def _model_round(ask: Asked) -> Attempt:
 
 @frozen(eq=False)
 class Told:
-    """What a journal says of the attempts of steps.
+    """The attempts of steps as a journal names them.
 
     Attributes:
         ended: How many outcomes of each it holds.
@@ -175,7 +175,7 @@ class Told:
 
 
 def read_journal(journal: Sequence[JournalRecord]) -> Told:
-    """What the records say; those of an attempt that failed keep the attempt's number."""
+    """Read the records; those of an attempt that failed keep the attempt's number."""
     found = Told()
     attempts: dict[tuple[str, ...], int] = {}
     for position, record in enumerate(journal):

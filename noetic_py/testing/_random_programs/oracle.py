@@ -1,4 +1,4 @@
-"""What must come out of a program: plain recursion, without a journal, a scheduler or an event loop.
+"""The expected outcome of a program, by plain recursion, without a journal, a scheduler or an event loop.
 
 Where a run had a choice the oracle looks up what was chosen. The rules it follows: a sequence, a loop and a branch
 share their parent's state and conversation; a path of a section has copies, of which only a race's winner's come back;
@@ -209,7 +209,7 @@ class Oracle:
         return results, scopes
 
     def commit_around(self, scope: ProgramScope, key: Attempt) -> None:
-        """What stands around a section is written as far as something below it was."""
+        """Write what stands around a section, as far as something below it was written."""
         if self.wrote(key):
             scope.commit()
         elif any(each[: len(key)] == key and each[-1][0].startswith("ask") for each in self.seen.starts):
@@ -221,7 +221,7 @@ class Oracle:
         return any(each[: len(key)] == key for each in written)
 
     def first(self, failures: Sequence[Failed]) -> Failed:
-        """What a section fails of."""
+        """The failure that a section ends with."""
         kinds = {failure.kind == "BudgetExceeded" for failure in failures}
         if len(kinds) == 2:
             raise AmbiguousOutcome("a budget and a failure in one section")
@@ -333,7 +333,7 @@ class Body:
         return self.at_once(op, index, acc)
 
     def at_once(self, op: p.Op, index: int, acc: int) -> int:
-        """What needs no wait."""
+        """Do an operation that needs no wait."""
         items, state = self.scope.items, self.scope.state
         match op:
             case p.Say():
@@ -370,7 +370,7 @@ class Body:
             return mix(acc, 8888)
 
     def waiting(self, op: p.Tick | p.Both | p.Pair | p.Hang, index: int, acc: int) -> None:
-        """What lets others run in its middle."""
+        """Do an operation that lets others run in its middle."""
         match op:
             case p.Tick():
                 self.wait()
@@ -494,7 +494,7 @@ def _outcome(status: RunStatus, value: int | None, error: str | None, root: Prog
 
 
 def expected_outcome(program: RandomProgram, seen: Observations) -> ExpectedOutcome:
-    """What must come out of a program, given the choices that its run has made.
+    """The expected outcome of a program, given the choices that its run has made.
 
     Args:
         program: What was run.

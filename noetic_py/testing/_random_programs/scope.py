@@ -1,4 +1,4 @@
-"""What the oracle of random programs keeps while it foretells a run, and what it says at the end."""
+"""The state of the oracle of random programs while it foretells a run, and its answer at the end."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class ProgramScope:
 
 @frozen
 class ExpectedOutcome:
-    """What must come out of a program.
+    """The expected outcome of a program.
 
     Items are tuples that say what can be foretold: `("message", text)`, `("call", call, name)` and
     `("output", call, text)`, where calls are numbered in their order.

@@ -54,6 +54,6 @@ def new_state(kind: str) -> Any:
 
 
 def state_type(kind: Kind) -> type[Any]:
-    """What a state is read as when its run goes on in another process."""
+    """The class that a state is read as when its run goes on in another process."""
     types: dict[Kind, type[Any]] = {"bag": StateBag, "dict": dict, "attrs": Fields}
     return types[kind]
