@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from types import FrameType
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -375,3 +376,42 @@ async def test_a_step_that_is_tried_again_asks_as_if_it_had_not_failed() -> None
         view = harness.explain_view(result.run_id)
     assert requests_of(model)[1] == requests_of(model)[2]
     assert view.epoch == 1
+
+
+async def test_the_request_after_an_attempt_that_a_later_process_made_follows_that_attempts() -> None:
+    """The first attempt died with its process, and its call is made again at the same place."""
+    from noetic_py import Budget, Context, Retry, sequence, step
+
+    asking = call_model(id="ask")
+
+    @step(version="1", retry=Retry(attempts=2, initial=0))
+    async def tries(x: str, ctx: Context[Counted]) -> str:
+        frame: Any = ctx
+        for number in range(frame.attempt):
+            ctx.items.append(Message.user(f"attempt {frame.attempt}, line {number}"))
+        said = await asking(x, ctx)
+        if frame.attempt == 1:
+            raise ValueError("not yet")
+        return said
+
+    budget = Budget(model_calls=3, wrap_up=call_model(id="wrap_up"), reserve=Budget(model_calls=1))
+    flow = sequence(tries, asking, id="flow").with_options(budget=budget)
+
+    async def last_view(backend: CheckpointBackend, *, resumed: bool) -> View | None:
+        """That of the last request of this process."""
+        model = ScriptedModel(*["An answer."] * 5)
+        async with Harness(memory=Counted(), plugins=(), model=model, checkpoints=backend) as harness:
+            result = await (harness.resume("r", flow) if resumed else harness.run(flow, "How many?", run_id="r"))
+            return harness.explain_view(result.run_id) if model.requests else None
+
+    whole = FaultyBackend(InMemoryBackend())
+    expected = await last_view(whole, resumed=False)
+    assert expected is not None
+    assert expected.moved is None
+    for at in range(2, whole.appends):
+        backend = FaultyBackend(InMemoryBackend(), dies_at=at, when="after")
+        with backend.outlived():
+            await last_view(backend, resumed=False)
+        backend.revive()
+        view = await last_view(backend, resumed=True)
+        assert view is None or (view.repeated, view.moved) == (expected.repeated, expected.moved)

@@ -35,7 +35,7 @@ from noetic_py.engine.frame import Frame, acting, frame_around, frame_of, unfini
 from noetic_py.errors import BudgetExceeded, ConfigError, LimitExceeded, NoeticError, WrongThread
 from noetic_py.journal.layer_states import StoredLayerStates
 from noetic_py.journal.values import known_fields
-from noetic_py.journal.view_changes import NO_VIEWS, ViewState
+from noetic_py.journal.view_changes import ViewState
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
@@ -207,7 +207,7 @@ class Run:
 
     # What a model was shown last; and as stored, by the model calls of an earlier process, under `None` at the start.
     view: View | None
-    views: Mapping[tuple[str, ...] | None, ViewState]
+    views: dict[tuple[str, ...] | None, ViewState]
     # Where in the conversation that it begins with a message stands that no run has answered.
     asked: int | None
     # Where its layers of scope thread keep what is theirs.
@@ -268,7 +268,7 @@ class Run:
         # When the stretch of its code that runs now has begun, and what has been warned of once; see `body`.
         self.running_since, self.noticed = 0.0, set[str]()
         self.unpriced = self._over = self.waits = self.timed = False
-        self.view, self.views = None, NO_VIEWS
+        self.view, self.views = None, {}
         # The loop that ended last, and why.
         self.verdict: tuple[tuple[str, ...], str | None, LoopStop] | None = None
         self.root: Execution | None = None

@@ -6,7 +6,6 @@ The stored form of a view is a mapping that `memory/view_state.py` makes and rea
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from attrs import evolve, frozen
@@ -18,7 +17,6 @@ from noetic_py.journal.fields import ValueKind
 
 ViewState = Mapping[str, Any]
 """The stored form of a view; empty where nothing was decided for it."""
-NO_VIEWS: Mapping[tuple[str, ...] | None, ViewState] = MappingProxyType({})
 
 
 @frozen
@@ -55,7 +53,7 @@ def views_in(records: Iterable[Any], begun: ViewState) -> Iterator[tuple[tuple[s
             yield record.path, found[record.path]
 
 
-def last_views(records: Iterable[Any], begun: ViewState) -> Mapping[tuple[str, ...] | None, ViewState]:
+def last_views(records: Iterable[Any], begun: ViewState) -> dict[tuple[str, ...] | None, ViewState]:
     """The last view of each model call in a journal, and under `None` the one that the run began with."""
     return {None: begun, **dict(views_in(records, begun))}
 

@@ -101,6 +101,8 @@ def keep_view(frame: Frame, projector: Projector, usage: TokenUsage | None) -> N
     if frame.x.run.store is not None:
         before = record_view(projector, frame.at)
         frame.view_change = view_change(before.state, projector.recorded.state, before.path)
+        # An earlier process may have made this call in an attempt that was discarded since.
+        frame.x.run.views.pop(frame.at, None)
 
 
 async def _head(spec: ModelSpec, model: Model, request: ModelRequest) -> RequestHead:
