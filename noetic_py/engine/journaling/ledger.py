@@ -538,8 +538,7 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
         record.items = _last_segment(frame)
     if frame.noted:
         note_used(record, frame)
-        if run.unacknowledged is not None:
-            deliveries.release(run, frame)
+        deliveries.release(run, frame)
     run.journal.append(record)
     if run.bus.active:
         _publish_finished(frame, record)
@@ -547,8 +546,7 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
 
 def _append_prepared(frame: Frame, record: StepFinished) -> None:
     run = frame.x.run
-    if run.unacknowledged is not None:
-        deliveries.release(run, frame)
+    deliveries.release(run, frame)
     # The position of the step's commit can be forked at: it is the last record of it.
     run.settle()
     run.journal.append(record)
@@ -562,9 +560,7 @@ def _note_begun(section: Frame, path: Frame) -> None:
     """A path decides how its section ends: a later process starts no other one, and counts what has begun in them."""
     run, depth = section.x.run, len(section.at)
     others = [
-        [list(at), attempt]
-        for at, attempt in run.in_flight
-        if at[:depth] == section.at and at[: depth + 1] != path.at and len(at) > depth
+        [list(at), attempt] for at, attempt in run.in_flight if at[:depth] == section.at and at[: depth + 1] != path.at
     ]
     if others:
         run.journal.append(Decision(section.at, BEGUN, sorted(others)))
@@ -638,8 +634,7 @@ def discarded(run: Run, path: values.Path) -> None:
 
 def _count_anew(run: Run, path: values.Path) -> None:
     """Discard what an earlier process has begun there: what begins there now is another step."""
-    if run.begun:
-        run.begun = {each for each in run.begun if each[0][: len(path)] != path}
+    run.begun = {each for each in run.begun if each[0][: len(path)] != path}
 
 
 def decided(frame: Frame, key: str, value: object) -> None:
@@ -810,10 +805,9 @@ def note_outcome(
 def failed(frame: Frame, error: errors.NoeticError, *, final: bool) -> None:
     """Commit a failed attempt before any step reacts to it."""
     run = frame.x.run
-    if run.unacknowledged is not None:
-        deliveries.nack(run, frame.at, below=not final)
-        if final:
-            deliveries.release(run, frame)
+    deliveries.nack(run, frame.at, below=not final)
+    if final:
+        deliveries.release(run, frame)
     if run.progress and not final:
         forget(run, frame.at)
     record = AttemptFailed(
@@ -842,10 +836,9 @@ def stopped(frame: Frame) -> None:
     run = frame.x.run
     run.in_flight.discard((frame.at, frame.attempt))
     kept = NO_ITEMS
-    if run.unacknowledged is not None:
-        if frame.control is None:
-            deliveries.nack(run, frame.at, below=False)
-        deliveries.release(run, frame)
+    if frame.control is None:
+        deliveries.nack(run, frame.at, below=False)
+    deliveries.release(run, frame)
     if frame.control is not None:
         if run.store is not None:
             _keep_what_can_be(frame)
@@ -857,8 +850,7 @@ def stopped(frame: Frame) -> None:
         # A resumed run asks again. Until then the conversation shows what was asked, and how far the answer had come.
         kept = frame.heard if partial == "save" else NO_ITEMS
         flush(frame.up)
-    used = frame.used_tokens is not None or frame.used_cost is not None
-    if frame.control is not None or kept or used or (run.store is not None and _counts(frame)):
+    if frame.control is not None or kept or _counts(frame):
         record = StepStopped(
             frame.at, frame.step.kind, frame.attempt, kept, (), frame.used_tokens, frame.used_cost, frame.control,
             takes=tuple(frame.takes or ()) if frame.control is not None else (),
@@ -874,12 +866,11 @@ def stopped(frame: Frame) -> None:
 def waiting(frame: Frame) -> None:
     """A step waits for an answer: that is not an attempt, and not written; what its body has taken goes back."""
     run = frame.x.run
-    frame.x.run.in_flight.discard((frame.at, frame.attempt))
+    run.in_flight.discard((frame.at, frame.attempt))
     around = frame.up or frame
     frame.waits_below = around.waits_below = True
-    if run.unacknowledged is not None:
-        deliveries.nack(run, frame.at, below=False)
-        deliveries.release(run, frame)
+    deliveries.nack(run, frame.at, below=False)
+    deliveries.release(run, frame)
 
 
 def _keep_what_can_be(frame: Frame) -> None:
@@ -911,7 +902,7 @@ def recover(run: Run, lease: BudgetLease, path: tuple[str, ...], *, attempts: bo
 def _charged(run: Run, path: values.Path, attempts: bool) -> Iterator[RecordedUsage]:
     depth = len(path)
     for usage in run.recorded_usage:
-        below = usage.path[:depth] == path and (not path or len(usage.path) > depth)
+        below = usage.path[:depth] == path and len(usage.path) > depth
         if below and (usage.discarded is None or depth < usage.discarded or (attempts and depth == usage.discarded)):
             yield usage
 

@@ -13,7 +13,7 @@ from noetic_py.context.read import ContextScope
 from noetic_py.context.step import NOT_DONE, AnyStep
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.structure import dump
-from noetic_py.core.state import LayerStates, StateBag, copy_state, restore_state
+from noetic_py.core.state import LayerStates, StateBag, restore_state
 from noetic_py.core.values import copy_value, is_dict
 from noetic_py.engine.body import call_apart
 from noetic_py.engine.fingerprint import fingerprint
@@ -52,10 +52,10 @@ def version_of(kind: type[object] | None) -> int:
         ConfigError: The version is not a number from 1, or no step leads to it; code `"state-version"`.
     """
     version = getattr(kind, "schema_version", 1)
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        # A field of the user's that happens to be called so.
+    if not isinstance(version, int) or version <= 1:
+        # Or a field of the user's that happens to be called so.
         return 1
-    if version > 1 and not callable(getattr(kind, "migrate", None)):
+    if not callable(getattr(kind, "migrate", None)):
         raise errors.ConfigError(
             f"state type {getattr(kind, '__name__', kind)} has schema_version {version} and no migrate()",
             code="state-version",
@@ -316,12 +316,8 @@ def lookup(step: AnyStep, value: object, parent: Frame, name: str, scope: Contex
         ReplayDiverged: It is another step, or has another input, than the journal says.
     """
     own = scope is not parent.scope
-    if parent.x.run.store is not None:
-        parent.x.run.store.check()
-    if not own and (parent.touched or scope.log.size != parent.mark):
-        ledger.close_segment(parent)
-    if parent.cuts is not None:
-        settle_cuts(parent)
+    ledger.close_segment(parent)
+    settle_cuts(parent)
     node = parent.node
     path = (*parent.at, name)
     if step.replay == "once" and (again := _once_again(step, value, parent, path, scope)) is not None:
@@ -341,7 +337,7 @@ def lookup(step: AnyStep, value: object, parent: Frame, name: str, scope: Contex
         return None
     failed = node.failed.get(name)
     if failed is not None:
-        raise _fail_again(failed[0], step, child, parent, scope, path)
+        raise _fail_again(failed[0], node, parent, path)
     if parent.kind.in_order and parent.x.run.on_diverge == "fail":
         _check_order(parent, node, name)
     return None
@@ -349,8 +345,8 @@ def lookup(step: AnyStep, value: object, parent: Frame, name: str, scope: Contex
 
 def is_new(parent: Frame, name: str) -> bool:
     """Whether a child that starts is another step for the budgets, and not one that an earlier process had begun."""
-    tried = 0 if parent.node is None else parent.node.tries.get(name, 0)
-    return ((*parent.at, name), tried + 1) not in parent.x.run.begun
+    node = parent.node
+    return node is None or ((*parent.at, name), node.tries.get(name, 0) + 1) not in parent.x.run.begun
 
 
 def call(frame: Frame, name: str) -> None:
@@ -423,24 +419,13 @@ def _shown(child: Node, step: AnyStep, run: Run) -> str:
         return "what cannot be read any more"
 
 
-def _fail_again(
-    record: AttemptFailed, step: AnyStep, child: Node | None, parent: Frame, scope: ContextScope, path: tuple[str, ...]
-) -> Exception:
-    """Put down that a child has failed once more as it is recorded; returns what it raised."""
-    run, error = parent.x.run, record.error
-    begun = parent.node is not None and path[-1] in parent.node.begun
-    if child is None or not (child.layout or begun) or run.store is None:
-        return error
-    # Something below it was written: when the failure is not handled, what finished steps have left is seen again.
-    _stands_here(parent, path, held=record.held)
-    given = [part for part in left_by(child, own=scope is not parent.scope) if part.delta or part.memory]
-    if given:
-        left = copy_state(_seen_through(step, parent, scope, path))
-        for part in given:
-            values.apply_changes(left, part.delta, run.store.codec)
-        error.left = (scope.state, left, {scope: _recalled(parent.x, scope.layer_states, given)})
-    ledger.remember(parent)
-    return error
+def _fail_again(record: AttemptFailed, node: Node, parent: Frame, path: values.Path) -> Exception:
+    """Put down that a child of a node has failed once more as it is recorded; returns what it raised."""
+    if node.children[path[-1]].layout or path[-1] in node.begun:
+        # Something below it was written: when the failure is not handled, what finished steps have left is seen again.
+        _stands_here(parent, path, held=record.held)
+        ledger.remember(parent)
+    return record.error
 
 
 def _difference(step: AnyStep, value: object, parent: Frame, record: StepFinished) -> str | None:
