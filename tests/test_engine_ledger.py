@@ -38,6 +38,7 @@ from noetic_py.core.control import Control
 from noetic_py.core.events import ItemsAppended, ModelStarted, StepDiscarded
 from noetic_py.errors import BudgetExceeded, CodecError, ModelUnavailable
 from noetic_py.journal.records import JournalRecord, StepFinished, stored_name
+from noetic_py.journal.values import SameAsChild
 from noetic_py.memory import function
 from noetic_py.testing import ScriptedModel, assert_resumable_everywhere
 
@@ -171,6 +172,14 @@ async def test_a_question_without_an_answer_stays_and_what_a_body_around_it_has_
             assert again.state == result.state
 
 
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_question_without_an_answer_stays_although_nothing_was_written_before_it(kept: bool) -> None:
+    model = ScriptedModel(*(ModelUnavailable("down", model="m") for _ in range(2)))
+    async with Harness(plugins=[], model=model, checkpoints=InMemoryBackend() if kept else None) as harness:
+        result = await harness.run(call_model(), "tides", on_error="result")
+    assert [item.text for item in result.items if isinstance(item, Message)] == ["tides"]
+
+
 async def test_what_a_body_said_before_a_child_that_was_refused_is_written() -> None:
     ran: list[str] = []
 
@@ -229,6 +238,7 @@ def _told(record: Any) -> list[str]:
             told.append(f"{name}={value.kind if isinstance(value, Control) else value}")
     if isinstance(record, StepFinished):
         told += [f"loop {'/'.join(path)}" for path, _ in record.loop_stops]
+        told += [f"= {record.output.name}"] if isinstance(record.output, SameAsChild) else []
     return told
 
 
@@ -297,6 +307,36 @@ async def take(text: str, ctx: Ctx) -> str:
     return await ctx.recv(ORDERS)
 
 
+def making(made: Callable[[], Step[Any, Any, Any, Any]]) -> Step[Any, Any, Any, Any]:
+    """A body that makes a flow, which the flow around it does not declare."""
+
+    @step(id="body", version="1")
+    async def body(text: str, ctx: Ctx) -> str:
+        found = await made()(text, ctx)
+        return found.text if isinstance(found, Note) else f"{found}!"
+
+    return body
+
+
+@step(version="1")
+async def passes_on(text: str, ctx: Ctx) -> str:
+    return await race([say], id="race")(text, ctx)
+
+
+@step(version="1")
+async def cuts(text: str, ctx: Ctx) -> str:
+    """A body that cuts a sequence off, and goes on."""
+    with anyio.CancelScope() as scope:
+
+        @step(id="cut", version="1")
+        async def cut(text: str) -> None:
+            scope.cancel()
+            await anyio.sleep_forever()
+
+        await sequence(say, cut, id="row")(text, ctx)
+    return text
+
+
 JOURNALS: dict[str, tuple[Step[Any, Any, Any, Any], list[str]]] = {
     "a body with children": (
         talk,
@@ -329,12 +369,36 @@ JOURNALS: dict[str, tuple[Step[Any, Any, Any, Any], list[str]]] = {
             "StepOpened flow",
             "StepFinished flow/flaky unwritten attempt=2",
             "StepFinished flow/say go",
-            "StepFinished flow",
+            "StepFinished flow = say",
+        ],
+    ),
+    "outputs of children": (
+        sequence(parallel([passes_on], id="both"), id="flow"),
+        [
+            "StepOpened flow",
+            "StepOpened flow/both",
+            "StepOpened flow/both/passes_on[0]",
+            "StepOpened flow/both/passes_on[0]/race",
+            "StepFinished flow/both/passes_on[0]/race/say[0] go",
+            "StepFinished flow/both/passes_on[0]/race winner=0 = say[0]",
+            "StepFinished flow/both/passes_on[0] = race",
+            "StepFinished flow/both",
+            "StepFinished flow = both",
+        ],
+    ),
+    "steps that are cut off": (
+        cuts,
+        [
+            "StepOpened cuts",
+            "StepOpened cuts/row",
+            "StepFinished cuts/row/say go",
+            "StepStopped cuts/row/cut",
+            "StepFinished cuts",
         ],
     ),
     "a race": (
         race([say], id="flow"),
-        ["StepOpened flow", "StepFinished flow/say[0] go", "StepFinished flow winner=0"],
+        ["StepOpened flow", "StepFinished flow/say[0] go", "StepFinished flow winner=0 = say[0]"],
     ),
     "a loop that is cut": (
         loop(sequence(end_now, forever, id="row"), until=until.max_steps(3), id="flow"),
@@ -364,7 +428,7 @@ JOURNALS: dict[str, tuple[Step[Any, Any, Any, Any], list[str]]] = {
             "StepFinished flow/send",
             "StepFinished flow/take takes=(('flow', 'send', 'send'),)",
             "StepFinished flow/take#1 takes=(('flow', 'send', 'send#1'),)",
-            "StepFinished flow",
+            "StepFinished flow = take#1",
         ],
     ),
 }
@@ -481,17 +545,6 @@ async def words(text: str) -> list[str]:
     return [text]
 
 
-def making(made: Callable[[], Step[Any, Any, Any, Any]]) -> Step[Any, Any, Any, Any]:
-    """A body that makes a flow, which the flow around it does not declare."""
-
-    @step(id="body", version="1")
-    async def body(text: str, ctx: Ctx) -> str:
-        found = await made()(text, ctx)
-        return found.text if isinstance(found, Note) else f"{found}!"
-
-    return body
-
-
 @step(version="1")
 async def extends(text: str, ctx: Ctx) -> list[str]:
     """A body that changes what its child gave."""
@@ -604,18 +657,22 @@ ALIKE: dict[str, tuple[Step[Any, Any, Any, Any], Any]] = {
 }
 
 
+def remembering(backend: CheckpointBackend | None) -> Harness[Mem]:
+    return Harness(plugins=[], memory=Mem(), checkpoints=backend)
+
+
+@pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("name", ALIKE)
-async def test_a_run_comes_out_the_same_stored_or_not_and_wherever_its_process_dies(name: str) -> None:
+async def test_a_run_comes_out_the_same_stored_or_not(name: str, kept: bool) -> None:
     flow, expected = ALIKE[name]
-
-    def made(backend: CheckpointBackend | None) -> Harness[Mem]:
-        return Harness(plugins=[], memory=Mem(), checkpoints=backend)
-
-    async with made(None) as harness:
+    async with remembering(InMemoryBackend() if kept else None) as harness:
         assert (await harness.run(flow, "go")).value == expected
-    async with made(InMemoryBackend()) as harness:
-        assert (await harness.run(flow, "go")).value == expected
-    await assert_resumable_everywhere(lambda: flow, "go", make=made)
+
+
+@pytest.mark.parametrize("name", ALIKE)
+async def test_a_run_comes_out_the_same_wherever_its_process_dies(name: str) -> None:
+    flow, _ = ALIKE[name]
+    await assert_resumable_everywhere(lambda: flow, "go", make=remembering)
 
 
 # --------------------------------------------------------------------------------------------------- what others see
@@ -723,7 +780,11 @@ async def _other_to_layer(ctx: Any) -> None:
     await ctx.memory.said.pass_off()
 
 
-@pytest.mark.parametrize("put", [_to_state, _to_layer, _other_to_layer])
+async def _to_items(ctx: Any) -> None:
+    ctx.items.append(Message.assistant("\ud83d\ude00"))
+
+
+@pytest.mark.parametrize("put", [_to_state, _to_layer, _other_to_layer, _to_items])
 async def test_what_cannot_be_stored_is_named_with_its_step_at_the_next_call(put: Any) -> None:
     @step(version="1")
     async def body(text: str, ctx: Ctx) -> str:

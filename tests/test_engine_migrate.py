@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import pytest
@@ -11,6 +12,7 @@ from pydantic import BaseModel
 
 from noetic_py import (
     Ask,
+    Budget,
     Context,
     Harness,
     InMemoryBackend,
@@ -19,8 +21,10 @@ from noetic_py import (
     RunResult,
     StateBag,
     errors,
+    every,
     loop,
     parallel,
+    race,
     sequence,
     spawn,
     step,
@@ -84,7 +88,7 @@ Ctx = Context[Memory, Any]
 def note(ctx: Ctx, text: str) -> None:
     """What every step does, whatever the state is."""
     state = ctx.state
-    (state.themes if hasattr(state, "themes") else state.topics).append(text)
+    texts(ctx).append(text)
     state.count = str(int(state.count) + 1) if isinstance(state.count, str) else state.count + 1
 
 
@@ -109,6 +113,59 @@ async def die_at(flow: Any, at: int, state: Any) -> FaultyBackend:
             await it.run(flow, 0, state=state, run_id="r")
     backend.revive()
     return backend
+
+
+def around() -> Any:
+    """What has a state of its own or shares that of its parent, what failed, and what came after that."""
+
+    @step(id="fails", version="1")
+    async def fails(value: int, ctx: Ctx) -> int:
+        await child(value, ctx)
+        note(ctx, "lost")
+        raise ValueError(value)
+
+    @step(id="careful", version="1")
+    async def careful(value: int, ctx: Ctx) -> int:
+        note(ctx, "before")
+        with suppress(errors.StepFailed):
+            await fails(value, ctx)
+        note(ctx, "behind")
+        return value
+
+    @step(id="tick", version="1")
+    async def tick(value: None, ctx: Ctx) -> None:
+        note(ctx, "tick")
+        if len([text for text in texts(ctx) if text == "tick"]) == 2:
+            ctx.stop_loop()
+
+    @step(id="sum", version="1")
+    async def sum_up(value: object, ctx: Ctx) -> int:
+        note(ctx, "sum")
+        return 7
+
+    @step(id="bag", version="1")
+    async def bag(value: int, ctx: Ctx) -> int:
+        ctx.state["themes"] = [*ctx.state.get("themes", ()), value]
+        return len(ctx.state["themes"])
+
+    child: Any = noting("child")
+    short: Any = sequence(noting("one"), noting("two"), id="short")
+    return sequence(
+        spawn(noting("shared"), state="share", id="share"),
+        spawn(sequence(noting("one"), noting("two"), id="row"), state="deepcopy", id="copy"),
+        spawn(sequence(bag, bag, id="row"), state="new", id="new"),
+        careful,
+        race([noting("racer")], id="race"),
+        short.with_options(budget=Budget(steps=1, wrap_up=sum_up, reserve=Budget(steps=1))),
+        every(0.001, tick),
+        sum_up.with_options(id="last"),
+        id="flow",
+    )
+
+
+def texts(ctx: Ctx) -> list[str]:
+    found: list[str] = ctx.state.themes if hasattr(ctx.state, "themes") else ctx.state.topics
+    return found
 
 
 def nested() -> Any:
@@ -141,26 +198,27 @@ def nested() -> Any:
     )
 
 
-async def whole(state: Any) -> tuple[Any, Any, int]:
+async def whole(flow: Any, state: Any) -> tuple[Any, Any, int]:
     backend = FaultyBackend(InMemoryBackend())
     async with harness(backend) as it:
-        result = await it.run(nested(), 0, state=state, run_id="r")
+        result = await it.run(flow, 0, state=state, run_id="r")
     return result.output_or(None), result.state, backend.appends
 
 
-async def test_a_run_goes_on_with_a_newer_state_wherever_it_died() -> None:
-    output, state, appends = await whole(Second())
+@pytest.mark.parametrize("flow", [nested, around])
+async def test_a_run_goes_on_with_a_newer_state_wherever_it_died(flow: Callable[[], Any]) -> None:
+    output, state, appends = await whole(flow(), Second())
     for at in range(2, appends + 1):
-        backend = await die_at(nested(), at, First())
+        backend = await die_at(flow(), at, First())
         async with harness(backend) as it:
-            result = await it.resume("r", nested(), state_type=Second)
-            again = await it.resume("r", nested(), state_type=Second)
+            result = await it.resume("r", flow(), state_type=Second)
+            again = await it.resume("r", flow(), state_type=Second)
         assert (result.output_or(None), result.state) == (output, state)
         assert (again.output_or(None), again.state) == (output, state)
 
 
 async def test_a_newer_state_can_become_a_still_newer_one() -> None:
-    output, state, appends = await whole(Third())
+    output, state, appends = await whole(nested(), Third())
     for at in range(2, appends - 4):
         backend = await die_at(nested(), at, First())
         for then in (2, 3):
@@ -302,7 +360,10 @@ async def fork_everywhere(state: Callable[[], Any], other: Callable[[], Any], fl
                 new = await it.fork("r", at=at, state=other())
             except errors.PositionConflict:
                 continue
-            found.append((await it.resume(new, flow(), **options)).state)
+            try:
+                found.append((await it.resume(new, flow(), **options)).state)
+            except (errors.ReplayDiverged, errors.ParallelFailed) as error:
+                found.append(REFUSED if REFUSED in str(error) else repr(error))
     return found
 
 
@@ -349,6 +410,51 @@ async def test_a_body_in_flight_meets_the_new_state_behind_its_last_child() -> N
         First(["x", "last"], 101),
         *[First(["x"], 100)] * 3,
     ]
+
+
+@step(id="saves", version="1")
+async def saves(value: int, ctx: Ctx) -> int:
+    note(ctx, "before")
+    await ctx.checkpoint()
+    note(ctx, "behind")
+    return value
+
+
+@step(id="twice", version="1")
+async def twice(value: None, ctx: Ctx) -> None:
+    note(ctx, "twice")
+    if texts(ctx)[-2:] == ["twice", "twice"]:
+        ctx.stop_loop()
+
+
+REFUSED = "meets another state"
+FORKED: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "a body that has been stored on its way": (
+        lambda: saves,
+        ["x first before behind", "x before behind", "x before behind", *["x"] * 3],
+    ),
+    "paths": (lambda: parallel([noting("path")], id="all"), ["x first", "x", REFUSED, *["x"] * 3]),
+    "times of a schedule": (
+        lambda: every(0.001, twice, id="every"),
+        ["x first twice twice", "x twice twice", REFUSED, REFUSED, *["x"] * 3],
+    ),
+    "a spawn": (
+        lambda: spawn(noting("child"), state="deepcopy", id="child"),
+        ["x first", "x", REFUSED, *["x"] * 3],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORKED)
+async def test_what_has_begun_with_the_old_state_is_not_mixed_with_the_new_one(name: str) -> None:
+    """A body begins again with the new state; what had a copy of the old one says that it meets another state."""
+    make, expected = FORKED[name]
+
+    def flow() -> Any:
+        return sequence(noting("first"), make(), id="flow")
+
+    found = await fork_everywhere(First, lambda: First(["x"], 100), flow)
+    assert [each if isinstance(each, str) else " ".join(each.themes) for each in found] == expected
 
 
 async def test_a_fork_may_be_given_a_newer_state() -> None:

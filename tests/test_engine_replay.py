@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
+from anyio import CancelScope, Event, sleep_forever
 from anyio.lowlevel import checkpoint
 from attrs import define, frozen
 
@@ -23,12 +25,14 @@ from noetic_py import (
     StateBag,
     Step,
     errors,
+    loop,
     parallel,
     race,
     sequence,
     settle,
     spawn,
     step,
+    until,
 )
 from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.core.codec import Codec
@@ -198,13 +202,16 @@ class Waiting(InMemoryBackend):
         return await super().append(run_id, **options)
 
 
+@pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize("fail", [False, True])
-async def test_of_paths_that_are_stored_together_the_first_in_the_journal_counts(fail: bool) -> None:
-    """They are woken in any order."""
+async def test_of_paths_that_are_stored_together_the_first_in_the_journal_counts(fail: bool, count: int) -> None:
+    """They are woken in any order, and the last path is the first to end."""
 
     def path(number: int) -> AnyStep:
         @step(id=f"path{number}")
         async def body(x: int) -> int:
+            for _ in range(count - number):
+                await checkpoint()
             if fail:
                 raise ValueError(number)
             return number
@@ -216,7 +223,7 @@ async def test_of_paths_that_are_stored_together_the_first_in_the_journal_counts
         return x
 
     section: Callable[..., AnyStep] = parallel if fail else race
-    flow = settle([other, section([path(number) for number in range(4)], id="section")])
+    flow = settle([other, section([path(number) for number in range(count)], id="section")])
     for _ in range(10):
         backend = Waiting()
         result = await harness(backend).run(flow, 1, run_id="r")
@@ -466,6 +473,129 @@ def said(result: Any) -> tuple[Any, ...]:
     return result.status, result.output_or(None), result.state, [item.text for item in result.items], result.steps
 
 
+def failing(world: World) -> AnyStep:
+    """A failure that is not handled: what had finished behind it shows."""
+    world.broken = {"deep", "other"}
+
+    @step(id="body", version="1")
+    async def body(x: int, ctx: Ctx) -> int:
+        ctx.items.append(Message.assistant("before"))
+        ctx.state["before"] = x
+        with suppress(errors.StepFailed):
+            await world.calling("a", id="other")(x, ctx)
+        value: int = await world.calling("b", id="deep")(x, ctx)
+        return value
+
+    return sequence(world.step("first"), body, id="flow")
+
+
+def looping(world: World, *, now: bool) -> AnyStep:
+    """A step below a round asks the loop to end, after the round or at once."""
+
+    @step(id="ends", version="1")
+    async def ends(x: int, ctx: Ctx) -> int:
+        world.ran.append("ends")
+        ctx.stop_loop("ended" if now else None, now=now)
+        return x
+
+    row = sequence(sequence(ends, id="deep"), world.step("b"), id="row")
+    return sequence(loop(row, until=until.max_rounds(3), id="loop"), id="flow")
+
+
+def cut_off(world: World, *, ends: bool = False) -> AnyStep:
+    """A body cuts off a step behind which something has finished, which may have asked the loop around to end."""
+
+    @step(id="asks", version="1")
+    async def asks(x: int, ctx: Ctx) -> int:
+        if ends:
+            ctx.stop_loop("ended")
+        return x
+
+    @step(id="body", version="1")
+    async def body(x: int, ctx: Ctx) -> int:
+        with CancelScope() as scope:
+
+            @step(id="hangs", version="1")
+            async def hangs(x: int) -> int:
+                world.ran.append("hangs")
+                scope.cancel()
+                await sleep_forever()
+                return x
+
+            await sequence(world.step("a"), asks, hangs, id="row")(x, ctx)
+        value: int = await world.step("b")(x, ctx)
+        return value
+
+    return loop(sequence(body, world.step("c"), id="round"), until=until.max_rounds(2), id="loop")
+
+
+def deciding(world: World, section: Callable[..., AnyStep], *, fail: bool) -> AnyStep:
+    """A section that one path decides while another one goes on."""
+    begun: list[Event] = []
+
+    @step(id="opens", version="1")
+    async def opens(x: int) -> int:
+        begun.append(Event())
+        return x
+
+    @step(id="decides", version="1")
+    async def decides(x: int, ctx: Ctx) -> int:
+        world.ran.append("decides")
+        await begun[-1].wait()
+        ctx.state["decided"] = x
+        if fail:
+            raise ValueError("decided")
+        return x
+
+    @step(id="goes_on", version="1")
+    async def goes_on(x: int) -> int:
+        world.ran.append("goes_on")
+        begun[-1].set()
+        await sleep_forever()
+        return x
+
+    return sequence(opens, section([decides, sequence(world.step("a"), goes_on, id="way")], id="both"), id="flow")
+
+
+def spawning(world: World) -> AnyStep:
+    """Spawns whose children share, or have their own: only what they share shows around them."""
+    ways: list[tuple[Any, Any]] = [("share", "share"), ("new", "share"), ("share", "new")]
+    spawns = [
+        spawn(world.step(f"{items} {state}"), items=items, state=state, id=f"spawn{number}")
+        for number, (items, state) in enumerate(ways)
+    ]
+    return sequence(*spawns, world.step("last"), id="flow")
+
+
+# Of each program: the step with whose record a process dies, and what the next one runs.
+ONE_DEATH: list[tuple[Callable[[World], AnyStep], str, list[str]]] = [
+    (failing, "deep", []),
+    (failing, "b", []),
+    (partial(looping, now=False), "ends", ["b"]),
+    (partial(looping, now=False), "deep", ["b"]),
+    (partial(looping, now=True), "ends", []),
+    (cut_off, "b", ["c", "a", "hangs", "b", "c"]),
+    (partial(cut_off, ends=True), "b", ["c"]),
+    (partial(deciding, section=race, fail=False), "decides[0]", []),
+    (partial(deciding, section=parallel, fail=True), "decides[0]", []),
+    (spawning, "spawn2", ["last"]),
+    (lambda world: sequence(world.calling("a", "b"), world.step("c"), id="flow"), "body", ["c"]),
+]
+
+
+@pytest.mark.parametrize(("make", "name", "runs"), ONE_DEATH)
+async def test_a_process_that_goes_on_runs_only_what_is_left_and_comes_to_the_same(
+    make: Callable[[World], AnyStep], name: str, runs: list[str]
+) -> None:
+    whole = InMemoryBackend()
+    expected = said(await harness(whole).run(make(World()), 1, run_id="r", on_error="result"))
+    backend = await died(make(World()), ended(name))
+    world = World()
+    assert said(await harness(backend).resume("r", make(world), on_error="result")) == expected
+    assert world.take() == runs
+    assert said(await harness(backend).resume("r", make(world), on_error="result")) == expected
+
+
 class Said(MemoryLayer[list[str]]):
     """A layer that keeps texts."""
 
@@ -508,7 +638,8 @@ async def test_a_spawn_that_is_stopped_keeps_its_layers_wherever_the_process_die
     await assert_resumable_everywhere(lambda: careful, 1, make=made)
 
 
-async def test_an_output_that_is_a_childs_is_stored_once_by_a_later_process_too() -> None:
+@pytest.mark.parametrize("name", ["lists", "body", "inner", "outer"])
+async def test_an_output_that_is_a_childs_is_stored_once_by_a_later_process_too(name: str) -> None:
     @step(id="lists", version="1")
     async def lists(x: int) -> list[int]:
         return [x]
@@ -522,15 +653,14 @@ async def test_an_output_that_is_a_childs_is_stored_once_by_a_later_process_too(
         return await sequence(body, id="inner")(x, ctx)
 
     flow = sequence(outer, id="flow")
-    for name in ("lists", "body", "inner", "outer"):
-        backend = await died(flow, ended(name))
-        assert (await harness(backend).resume("r", flow)).value == [1]
-        outputs = {
-            record.path[-1]: getattr(record.output, "name", None)
-            for record in await harness(backend).runs.journal("r")
-            if isinstance(record, StepFinished)
-        }
-        assert outputs == {"lists": None, "body": "lists", "inner": "body", "outer": "inner", "flow": "outer"}
+    backend = await died(flow, ended(name))
+    assert (await harness(backend).resume("r", flow)).value == [1]
+    outputs = {
+        record.path[-1]: getattr(record.output, "name", None)
+        for record in await harness(backend).runs.journal("r")
+        if isinstance(record, StepFinished)
+    }
+    assert outputs == {"lists": None, "body": "lists", "inner": "body", "outer": "inner", "flow": "outer"}
 
 
 @define

@@ -41,8 +41,9 @@ from noetic_py import (
 from noetic_py.checkpoints import FileBackend, SqliteBackend
 from noetic_py.context.hooks import Hook, HookContext
 from noetic_py.core.events import HandedOver
+from noetic_py.journal.records import StepFinished
 from noetic_py.memory import Permissions, WorkingMemory
-from noetic_py.testing import ScriptedModel
+from noetic_py.testing import FaultyBackend, ScriptedModel
 from noetic_py.tools.permissions import PermissionRule
 from tests.killing import assert_resumable
 
@@ -313,6 +314,32 @@ async def test_a_chain_has_at_most_as_many_handoffs_as_the_first_says() -> None:
         two, Desk(one=[call("transfer_to_two")], two=[call("transfer_to_one")]), budget=Budget(tool_calls=2)
     )
     assert tools.status == "budget_exceeded"
+
+
+async def test_an_agent_that_has_handed_over_is_not_asked_again_by_a_later_process() -> None:
+    @step(version="1")
+    async def refunds(claim: Claim, ctx: Ctx) -> str:
+        return f"refunded {claim.order}"
+
+    def desk() -> Desk:
+        return Desk(triage=[call("transfer_to_refunds", input={"order": 3})])
+
+    flow = call_model(instructions="triage", handoffs=[refunds])
+    whole = FaultyBackend(InMemoryBackend())
+    await run(flow, desk(), run_id="r", harness={"checkpoints": whole})
+    journal = await Harness(plugins=(), checkpoints=whole).runs.journal("r")
+    for at in range(2, whole.appends):
+        backend = FaultyBackend(InMemoryBackend(), dies_at=at, when="after")
+        with backend.outlived():
+            await run(flow, desk(), run_id="r", harness={"checkpoints": backend})
+        backend.revive()
+        stored = await Harness(plugins=(), checkpoints=backend).runs.journal("r")
+        again = desk()
+        async with Harness(plugins=(), model=again.model(), checkpoints=backend) as harness:
+            assert (await harness.resume("r", flow)).value == "refunded 3"
+        answered = any(isinstance(each, StepFinished) and each.usage is not None for each in stored)
+        assert len(again.shown) == (0 if answered else 1)
+        assert len(stored) < len(journal)
 
 
 async def test_a_chain_goes_on_after_a_kill_anywhere() -> None:
