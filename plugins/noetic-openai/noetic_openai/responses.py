@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import attrs
 from attrs import define, field
 
 from noetic_openai.caching import UNTOLD, Caching, mark
@@ -13,7 +14,7 @@ from noetic_openai.usage import money, tokens_of
 from noetic_openai.wire import Server, output_schema, tool_fields, typed
 from noetic_py.core.budget import TokenUsage
 from noetic_py.core.codec import from_wire, to_wire
-from noetic_py.core.items import Extension, FunctionCall, Item, Message, Reasoning, Refusal
+from noetic_py.core.items import Extension, FunctionCall, Item, Message, Opaque, Reasoning, Refusal
 from noetic_py.core.secrets import revealed
 from noetic_py.errors import CodecError, LimitExceeded
 from noetic_py.models import (
@@ -39,6 +40,8 @@ _OWN_IDS: Mapping[str, str] = {
     "function_call_output": "fco_",
     "reasoning": "rs_",
 }
+# How types of items end that other plugins make of what their providers' tools do.
+_FOREIGN = ("_part", "_tool_use", "_tool_result", "container_upload")
 
 
 # ---------------------------------------------------------------------------------------------------- requests
@@ -107,28 +110,32 @@ def _is_input(wire: Mapping[str, Any]) -> bool:
 def responses_input(items: Sequence[Item], server: Server) -> list[dict[str, Any]]:
     """Items as the API's input.
 
-    Extension items are the program's own and are left out; so is reasoning that the provider has neither stored nor
-    encrypted, since it could not be taken back.
+    Extension items are the program's own and are left out. So is reasoning that the provider has neither stored nor
+    encrypted, since it could not be taken back, and what tools of other providers have done. Answers of another model
+    go without what its provider wants back with them, such as signatures, since OpenAI refuses unknown fields.
 
     Args:
         items: The conversation.
         server: Where it goes.
     """
-    return [_out(item) for item in items if _goes(item, server)]
+    return [_out(item, server) for item in items if _goes(item, server)]
 
 
 def _goes(item: Item, server: Server) -> bool:
-    if isinstance(item, Extension):
+    if isinstance(item, Extension) or (isinstance(item, Opaque) and item.kind.endswith(_FOREIGN)):
+        return False
+    if isinstance(item, Reasoning) and server.is_openai and not item.id.startswith(_OWN_IDS["reasoning"]):
         return False
     if isinstance(item, Reasoning) and not item.encrypted_content:
         return server.store or (not server.is_openai and bool(item.content or item.summary))
     return True
 
 
-def _out(item: Item) -> dict[str, Any]:
-    wire: dict[str, Any] = dict(to_wire(item))
+def _out(item: Item, server: Server) -> dict[str, Any]:
     prefix = _OWN_IDS.get(item.type)
-    if prefix is not None and not item.id.startswith(prefix):
+    foreign = prefix is not None and not item.id.startswith(prefix)
+    wire: dict[str, Any] = dict(to_wire(_plain(item) if foreign and server.is_openai else item))
+    if foreign:
         wire.pop("id", None)
         wire.pop("status", None)
     if item.type == "reasoning":
@@ -137,6 +144,17 @@ def _out(item: Item) -> dict[str, Any]:
         if isinstance(wire.get(name), list):
             wire[name] = [_file(part) for part in wire[name]]
     return wire
+
+
+def _plain(item: Item) -> Item:
+    """An answer of another model without the fields that its provider wants back."""
+    match item:
+        case Message(role="assistant"):
+            return attrs.evolve(item, content=[attrs.evolve(part, extra=None) for part in item.content], extra=None)
+        case FunctionCall():
+            return attrs.evolve(item, extra=None)
+        case _:
+            return item
 
 
 def _file(part: dict[str, Any]) -> dict[str, Any]:

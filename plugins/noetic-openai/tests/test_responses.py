@@ -96,11 +96,30 @@ def test_input() -> None:
         (Reasoning(id="rs_1"), Server(store=True), True),
         (Reasoning(content="x"), OTHER, True),
         (Reasoning(), OTHER, False),
-        (Reasoning(encrypted_content="x"), OPENAI, True),
+        (Reasoning(encrypted_content="x", id="rs_1"), OPENAI, True),
+        (Reasoning(encrypted_content="of another provider"), Server(store=True), False),
     ],
 )
 def test_reasoning_goes_where_it_can_be_taken_back(item: Item, server: Server, goes: bool) -> None:
     assert bool(responses_input([item], server)) is goes
+
+
+def test_what_other_providers_want_back_stays_behind() -> None:
+    extra = {"thought_signature": "c2ln"}
+    items: list[Item] = [
+        Message.assistant([OutputText(text="I add.", extra={"citations": []})]),
+        FunctionCall(name="add", call_id="c1", extra=extra),
+        FunctionCallOutput(call_id="c1", output="4"),
+        Opaque(raw=b'{"type": "google_part", "part": {}}'),
+        Opaque(raw=b'{"type": "server_tool_use", "id": "srvtoolu_1"}'),
+        Opaque(raw=b'{"type": "web_search_tool_result"}'),
+    ]
+    message, call, output = responses_input(items, OPENAI)
+    assert message["content"] == [{"type": "output_text", "text": "I add.", "annotations": []}]
+    assert call == {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{}"}
+    assert output["output"] == "4"
+    # Servers of others get what they may have sent themselves.
+    assert responses_input(items, OTHER)[1] == {**call, **extra}
 
 
 def test_files_get_a_name_and_a_type() -> None:
