@@ -150,7 +150,8 @@ def test_a_pipe_gets_the_answer_and_nothing_else(shell: Shell) -> None:
         "finished sequence/twice",
         "finished sequence",
     ]
-    assert re.fullmatch(r"completed: 2 steps, 0 tokens, \$0\.00, \d+\.\d\d s", lines[-1])
+    assert re.fullmatch(r"completed: 2 steps, 0 tokens, \$0\.00, \d+\.\d\d s", lines[-2])
+    assert re.fullmatch(r"to look further: noetic show [\w-]+", lines[-1])
     assert "\x1b" not in done.stderr
 
 

@@ -209,7 +209,7 @@ def _report(job: FlowJob, view: ViewOptions, outcome: RunOutcome) -> int:
         say(f"to answer: {program()} answer {result.run_id}{flag(outcome.db)}")
     if outcome.db is not None and result.status in _RESUMABLE:
         say(f"to resume it: {program()} resume {result.run_id}{flag(outcome.db)}")
-    elif outcome.db is not None and sys.stderr.isatty():
+    elif outcome.db is not None and not view.quiet:
         say(f"to look further: {program()} show {result.run_id}{flag(outcome.db)}")
     return outcome.code
 
