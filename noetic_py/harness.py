@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from noetic_py.channels import Channel, ChannelHandle
     from noetic_py.checkpoints.contract import CheckpointBackend
     from noetic_py.context.detached import DetachedWork, DetachOptions
+    from noetic_py.context.hooks import AnyHook
     from noetic_py.core.view import View
     from noetic_py.engine.journaling.ledger import RunStorage
     from noetic_py.engine.run import RunPlan
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from noetic_py.sessions.export import LayerData
     from noetic_py.sessions.session import Session, Sessions
     from noetic_py.tools import Tool
+    from noetic_py.tools.definition import AnyTool
 
 
 @awaited("harness")
@@ -140,7 +142,7 @@ class Harness(Generic[M_co]):
         model: str | Model | None = None,
         checkpoints: str | CheckpointBackend | None = None,
         budget: Budget | None = None,
-        tools: Sequence[Any] = (),
+        tools: Sequence[AnyTool] = (),
         plugins: Sequence[object] | None = None,
         services: Mapping[type[Any], object] | None = None,
         flows: Mapping[str, AnyStep] | None = None,
@@ -149,7 +151,7 @@ class Harness(Generic[M_co]):
         runtime: Runtime = SYSTEM,
         record_transforms: Sequence[RecordTransform] = (),
         access: AccessPolicy | None = None,
-        hooks: Sequence[Any] = (),
+        hooks: Sequence[AnyHook] = (),
         max_parallel_tools: int = 16,
     ) -> None:
         from noetic_py.engine import run as engine

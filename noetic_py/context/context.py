@@ -44,7 +44,7 @@ from noetic_py.errors import ConfigError, NoContextError, RunBusy
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-    from noetic_py.context.step import Step
+    from noetic_py.context.step import AnyStep, Step
     from noetic_py.core.control import Ask, Control, SessionKey
     from noetic_py.core.memory import Memory
     from noetic_py.core.view import LayerUsage
@@ -408,7 +408,7 @@ class Context(Generic[M_co, S_co]):
     @overload
     async def gather(self: Context[M, S], *steps: Step[object, R, M, S], state: ShareState = ...) -> list[R]: ...
     @noted()
-    async def gather(self, *steps: Any, state: ShareState = "copy") -> Any:
+    async def gather(self, *steps: AnyStep, state: ShareState = "copy") -> Any:
         """Run bound steps at once, as a parallel section; `await ctx.gather(a.bind(x), b.bind(y))`.
 
         Args:
@@ -518,7 +518,7 @@ class Context(Generic[M_co, S_co]):
     ) -> DetachedRun[R]: ...
     def spawn_detached(
         self,
-        step: Any,
+        step: AnyStep,
         input: object,
         *,
         memory: object = None,

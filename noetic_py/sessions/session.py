@@ -10,7 +10,7 @@ import anyio
 from typing_extensions import Unpack
 
 from noetic_py.access import AccessAction, Authorizer, Resource
-from noetic_py.context.step import Step, awaited
+from noetic_py.context.step import AnyStep, Step, awaited
 from noetic_py.core.codec import Codec
 from noetic_py.core.control import RunResult
 from noetic_py.core.items import Item, Message
@@ -202,7 +202,14 @@ class Session(Generic[M_co]):
         poll: float = ...,
         **options: Unpack[RunOptions],
     ) -> None: ...
-    async def serve(self, step: Any, *, on_turn: Any = None, poll: float = 1.0, **options: Any) -> None:
+    async def serve(
+        self,
+        step: AnyStep,
+        *,
+        on_turn: Callable[[RunResult[Any, Any]], Awaitable[object]] | None = None,
+        poll: float = 1.0,
+        **options: Any,
+    ) -> None:
         """Do a turn for each message that is sent, one after the other, until cancelled or the harness is shut down.
 
         While another process has the session, or a turn of it waits for an answer, the messages wait.

@@ -210,9 +210,9 @@ def branch(
 @known_keywords("branch()")
 def branch(
     route: object,
-    cases: Mapping[Any, Any] | None = None,
+    cases: Mapping[Any, AnyStep] | None = None,
     *,
-    default: Any = None,
+    default: AnyStep | None = None,
     id: str | None = None,
 ) -> Any:
     """Choose a step by the input: by key, or by a function that gives the step itself.

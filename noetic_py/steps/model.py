@@ -26,6 +26,7 @@ from noetic_py.steps.spawn import spawn
 
 if TYPE_CHECKING:
     from noetic_py.tools import Tool
+    from noetic_py.tools.definition import AnyTool
 
 T = TypeVar("T")
 
@@ -203,13 +204,13 @@ def call_model(
 ) -> Step[ModelInput, A | B | C, MD, SD]: ...
 @known_keywords("call_model()")
 def call_model(
-    model: Any = None,
+    model: str | Model | None = None,
     *,
     output: object = None,
-    validate: Any = None,
+    validate: Callable[[Any], object] | None = None,
     output_retries: int = 1,
     instructions: object = None,
-    tools: Any = None,
+    tools: Sequence[AnyTool] | None = None,
     settings: ModelSettings | None = None,
     max_parallel_tools: int | None = None,
     id: str | None = None,

@@ -53,7 +53,7 @@ def call_tool(
 def call_tool(
     tool: Tool[..., R, M, S], /, *, args: Callable[[T], Mapping[str, object]], id: str | None = None
 ) -> Step[T, R, M, S]: ...
-def call_tool(tool: Any, /, *, args: object, id: str | None = None) -> Any:
+def call_tool(tool: AnyTool, /, *, args: object, id: str | None = None) -> Any:
     """Call a tool from a flow, without a model; the output is the function's own value.
 
     Args:
