@@ -608,6 +608,18 @@ async def test_extracted_times_hold() -> None:
     assert (fact.valid_from, fact.valid_until) == (START, datetime(2025, 5, 1, tzinfo=UTC))
 
 
+async def test_what_is_extracted_again_from_the_same_words_changes_nothing() -> None:
+    keys = (("user", "home", "Paris", "2025-05-01"), ("User", "Home", "paris", "2026-05-01"))
+    names = ("subject", "attribute", "value", "valid_until")
+    found = [{"source": 1, "span": "Paris until May", **dict(zip(names, key, strict=True))} for key in keys]
+    extractor = ScriptedModel(json.dumps({"value": found}))
+    layer = Facts(extract=True, model=extractor)
+    async with Harness(memory=bundle(layer), runtime=VirtualRuntime(), plugins=()) as harness:
+        result = await harness.run(call_model(ScriptedModel("Noted.")), "I am in Paris until May.")
+    (fact,) = result.memory["facts"].facts.values()
+    assert (fact.subject, fact.ends) == ("user", datetime(2025, 5, 1, tzinfo=UTC))
+
+
 async def test_it_reads_each_conversation_once_and_not_before_the_tools_have_answered() -> None:
     extractor = ScriptedModel(*[extracted()] * 5)
     layer = Facts(extract=True, model=extractor, scope=Scope.USER)

@@ -582,7 +582,7 @@ class Facts(MemoryLayer[KnownFacts]):
                     shown.setdefault(f"{value}\0{start}", self._line(each, f"from {_date(start)}"))
             elif value in shown:
                 continue
-            elif each.id in disputed or each.holds(now):
+            elif each.id in disputed:
                 shown[value] = self._line(each, "disputed")
             elif left > 0:
                 left -= 1
