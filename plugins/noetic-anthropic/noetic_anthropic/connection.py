@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from noetic_py.models.http import LOOPBACK, host_of, limit_bodies_of, without_password
 
 if TYPE_CHECKING:
-    from anthropic import AsyncAnthropic
+    from anthropic import AsyncAnthropic, AsyncAnthropicVertex
 
     from noetic_py import Secret
 
@@ -41,7 +41,7 @@ def new_client(base_url: str | None, api_key: Secret[str]) -> AsyncAnthropic:
     )
 
 
-def tuned(client: AsyncAnthropic) -> AsyncAnthropic:
+def tuned(client: AsyncAnthropic | AsyncAnthropicVertex) -> AsyncAnthropic | AsyncAnthropicVertex:
     """A client that the model's user gave, for the model's own calls; both share their connections."""
     # The SDK has no public name for its HTTP client; without the hook it reads the body of an error whole.
     limit_bodies_of(client._client)  # pyright: ignore[reportPrivateUsage]

@@ -34,7 +34,7 @@ from noetic_py.models.http import (
 from noetic_py.models.reading import AnswerStream, Malformed, mapping
 
 if TYPE_CHECKING:
-    from anthropic import AsyncAnthropic
+    from anthropic import AsyncAnthropic, AsyncAnthropicVertex
 
 __all__ = ["AnthropicModel"]
 
@@ -58,7 +58,8 @@ class AnthropicModel:
         base_url: The server's address; when absent, `ANTHROPIC_BASE_URL`, and Anthropic's own without that.
         api_key: The key; no error, log or trace shows it. When absent, `ANTHROPIC_API_KEY`, but not for a server given
             by `base_url=`: it gets no key that was not meant for it.
-        client: An SDK client to use instead of `base_url` and `api_key`; it stays yours to close.
+        client: An SDK client to use instead of `base_url` and `api_key`, also one for Vertex AI; it stays yours to
+            close.
         profile: What is known of the model. Its `max_output_tokens` is what an answer may have where the settings say
             nothing; known by the model's name when absent.
         idle_timeout: Seconds without a byte after which a stream counts as stalled.
@@ -76,7 +77,7 @@ class AnthropicModel:
         *,
         base_url: str | None = None,
         api_key: str | Secret[str] | None = None,
-        client: AsyncAnthropic | None = None,
+        client: AsyncAnthropic | AsyncAnthropicVertex | None = None,
         profile: ModelProfile | None = None,
         idle_timeout: float = 60.0,
         name: str | None = None,
@@ -100,7 +101,7 @@ class AnthropicModel:
         self._idle = idle_timeout
         self._profile = profile or profile_of_claude(model)
         self._where = shown_host(address, _HOME)
-        given = client.api_key or _NO_KEY if client is not None else api_key or _key(base_url, self._name)
+        given = _key_of(client) if client is not None else api_key or _key(base_url, self._name)
         # Known as a secret for as long as the model lives, so that no text shows it, wherever it is repeated.
         key = given if isinstance(given, Secret) else Secret(given)
         self._clients = LoopClients(partial(new_client, address, key), client and tuned(client))
@@ -164,7 +165,7 @@ class AnthropicModel:
             if self._clients.kept:
                 await answer.drain()
 
-    async def _begin(self, client: AsyncAnthropic, params: dict[str, Any], stack: AsyncExitStack) -> AnswerStream:
+    async def _begin(self, client: Any, params: dict[str, Any], stack: AsyncExitStack) -> AnswerStream:
         """Send the request, and wait for the first event."""
         import anthropic
 
@@ -249,6 +250,11 @@ async def _sdk() -> None:
     for name in ("anthropic", "anthropic.resources.messages"):
         if name not in sys.modules:
             await anyio.to_thread.run_sync(import_module, name)
+
+
+def _key_of(client: AsyncAnthropic | AsyncAnthropicVertex) -> str:
+    """The secret that a client signs with, where it holds one itself."""
+    return getattr(client, "api_key", None) or getattr(client, "access_token", None) or _NO_KEY
 
 
 def _key(base_url: str | None, name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import repeat
 from typing import Any, TypeVar
 
@@ -299,6 +300,26 @@ async def test_a_client_of_ones_own_stays_open_and_never_repeats() -> None:
             await ask(model)
             assert not client.is_closed()
         assert ["sk-own" in str(seen.headers) for seen in server.requests] == [True] * 2
+
+
+async def test_a_client_for_vertex_ai() -> None:
+    vertex = partial(anthropic.AsyncAnthropicVertex, region="europe-west4", project_id="tides", max_retries=5)
+    async with (
+        replying(HELLO, error(401, "authentication_error", "ya29.token is no token")) as server,
+        vertex(access_token="ya29.token", base_url=server.url) as client,
+    ):
+        model = AnthropicModel("claude-sonnet-5", client=client)
+        response = await ask(model)
+        with pytest.raises(ModelStatusError) as caught:
+            await ask(model)
+    assert response.stop_reason == "stop"
+    seen, _ = server.requests
+    assert seen.path == (
+        "/projects/tides/locations/europe-west4/publishers/anthropic/models/claude-sonnet-5:streamRawPredict"
+    )
+    assert seen.headers["authorization"] == "Bearer ya29.token"
+    assert "model" not in seen.body
+    assert "ya29" not in str(caught.value)
 
 
 async def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
