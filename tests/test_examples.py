@@ -62,6 +62,7 @@ SHOWN = {
         "interrupted: True; the same once more: dropped\n(interrupted)\n(I was told: When are the ferries?",
         "  a turn that was completed\n  a turn that was interrupted\n  a turn that was completed\n",
     ],
+    "map_reduce": ["71 boats on 11 days; no note of day [7]\n12 model calls for $0.012\n"],
     "parallel_state": [
         "State(counts={'words': 14, 'tides': 3, 'letters': 52}, notes=['count_tides sees {}'])",
         "State(counts={}, notes=[])",
