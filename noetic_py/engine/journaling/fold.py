@@ -110,9 +110,24 @@ def forget_failure(root: Node, failure: AttemptFailed) -> None:
                 # Only the first of the paths that a budget has ended is reported; all of them are retried.
                 node.failed.pop(record.path[-1], None)
                 forget_failure(root, record)
+            if node.kind.at_once and isinstance(cause, BudgetExceeded):
+                _forget_refused(root, node, cause)
             node = node.children.get(name)
             if node is not None:
                 node.cause = None
+
+
+def _forget_refused(root: Node, node: Node, cause: BudgetExceeded) -> None:
+    """Discard what the same budget has ended in sections that were cancelled before they could fail of it."""
+    for child in node.children.values():
+        if child.finished is not None:
+            continue
+        for record, _ in list(child.failed.values()) if child.kind.at_once else ():
+            error = record.error
+            if isinstance(error, BudgetExceeded) and (error.dimension, error.limit) == (cause.dimension, cause.limit):
+                child.failed.pop(record.path[-1], None)
+                forget_failure(root, record)
+        _forget_refused(root, child, cause)
 
 
 def _causes(error: NoeticError) -> Iterator[NoeticError]:
