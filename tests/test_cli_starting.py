@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 from datetime import date, timedelta
@@ -10,6 +11,7 @@ from decimal import Decimal
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
+from zipfile import ZipFile
 
 import pytest
 from attrs import frozen
@@ -83,6 +85,53 @@ def test_a_new_project_runs_and_its_tests_pass(shell: Shell) -> None:
         command = [sys.executable, "-m", *tool]
         checked = subprocess.run(command, cwd=project, env=environment(), capture_output=True, text=True, check=False)
         assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.slow
+def test_a_new_plugin_is_built_installed_and_passes_the_contract(shell: Shell, tmp_path: Path) -> None:
+    done = shell.run("plugins", "new", "Tide-notes")
+    assert done.returncode == 0, done.stderr
+    project = shell.folder / "Tide-notes"
+    written = [path for path in project.rglob("*") if path.is_file()]
+    assert not [path for path in written if re.search("@[A-Z]+@", path.read_text())]
+
+    def run(*command: str) -> str:
+        ran = subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=project,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return ran.stdout
+
+    assert "passed" in run("pytest", "-q", "-p", "no:cacheprovider")
+    run("mypy")
+    run("ruff", "check", ".")
+    run("ruff", "format", "--check", ".")
+    # As an index would serve it, in a folder of its own.
+    run("uv", "build", "-q", "--wheel", "--no-build-isolation", "-o", str(tmp_path / "dist"))
+    (wheel,) = (tmp_path / "dist").glob("tide_notes-*.whl")
+    with ZipFile(wheel) as file:
+        file.extractall(tmp_path / "installed")
+    shell.folder = tmp_path
+    listed = shell.run("plugins", PYTHONPATH=str(tmp_path / "installed"))
+    assert "Tide-notes 0.1.0" in listed.stdout, listed.stdout + listed.stderr
+
+
+@pytest.mark.parametrize("name", ["a b", "2notes", "class"])
+def test_a_plugin_name_that_cannot_be_imported(inside: Inside, name: str) -> None:
+    done = inside.run("plugins", "new", name)
+    assert (done.returncode, done.stderr.splitlines()) == (
+        2,
+        [
+            f"error: {name!r} is not a valid plugin name; expected letters, digits, '-', '_' and '.'",
+            "  try: noetic plugins new my-notes",
+        ],
+    )
+    assert not list(inside.folder.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,8 @@ app: typer.Typer = typer.Typer(
 
 memory_app: typer.Typer = typer.Typer(no_args_is_help=True, help="Show or export what memory layers keep.")
 app.add_typer(memory_app, name="memory")
+plugins_app: typer.Typer = typer.Typer()
+app.add_typer(plugins_app, name="plugins")
 
 _FORMS = "The id, the beginning of it, or last."
 Target = Annotated[str, typer.Argument(metavar="FILE[:STEP]", help="A Python file, and the variable of its step.")]
@@ -349,9 +351,11 @@ def prune(
     raise typer.Exit(stored_runs.run_async(work, trace=trace))
 
 
-@app.command()
-def plugins(json: Json = False, trace: Trace = False) -> None:
+@plugins_app.callback(invoke_without_command=True)
+def plugins(context: typer.Context, json: Json = False, trace: Trace = False) -> None:
     """List the plugins that are loaded, with their packages and what they register."""
+    if context.invoked_subcommand is not None:
+        return
     from noetic_py.cli import stored_runs
     from noetic_py.cli.show import plugins_json, plugins_text
     from noetic_py.plugins import load_plugins
@@ -361,6 +365,18 @@ def plugins(json: Json = False, trace: Trace = False) -> None:
         return 0
 
     raise typer.Exit(stored_runs.guarded(work, trace=trace))
+
+
+@plugins_app.command("new")
+def plugins_new(
+    folder: Annotated[Path, typer.Argument(metavar="NAME", help="The package's folder; it must not exist yet.")],
+    trace: Trace = False,
+) -> None:
+    """Make a plugin: a package with a memory layer, its tests, a README and a CI file."""
+    from noetic_py.cli import stored_runs
+    from noetic_py.cli.starting import new_plugin
+
+    raise typer.Exit(stored_runs.guarded(lambda: new_plugin(folder), trace=trace))
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`noetic new` and `noetic examples`: files to start from."""
+"""`noetic new`, `noetic plugins new` and `noetic examples`: files to start from."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import re
 from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
+from keyword import iskeyword
 from pathlib import Path
 
 from noetic_py.cli.demo import examples_folder
 from noetic_py.cli.report import write_out
 from noetic_py.errors import ConfigError
 
-__all__ = ["example", "list_examples", "new_project", "run_command"]
+__all__ = ["example", "list_examples", "new_plugin", "new_project", "run_command"]
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _PLACES = {"ci.yml": ".github/workflows/test.yml", "project.toml": "pyproject.toml"}
@@ -32,28 +33,48 @@ def new_project(folder: Path) -> int:
     Raises:
         ConfigError: The name is not a valid project name, or the folder is there already; code `"new-project"`.
     """
-    name = folder.absolute().name
-    if not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"{name!r} is not a valid project name; expected letters, digits, '-', '_' and '.'",
-            code="new-project",
-            hint="noetic new my-agent",
-        )
-    files = {
-        _PLACES.get(path.name, path.name): path.read_text(encoding="utf-8")
-        for path in sorted((examples_folder() / "project").iterdir())
-        if path.is_file()
-    }
-    values = {"@NAME@": name, "@VERSION@": f">={version('noetic-py')}"}
-    _write_all(folder, {**{place: _filled(text, values) for place, text in files.items()}, ".gitignore": _IGNORED})
-    write_out(f"{folder}: {', '.join(sorted(files))}\n\ncd {folder}\nnoetic run flow.py 'When is high water in Dover?'")
+    _make(folder, "project", "noetic new my-agent", "noetic run flow.py 'When is high water in Dover?'")
     return 0
 
 
-def _filled(text: str, values: Mapping[str, str]) -> str:
-    for mark, value in values.items():
-        text = text.replace(mark, value)
-    return text
+def new_plugin(folder: Path) -> int:
+    """Write a package with a memory layer, the plugin that registers it, its tests, a README and a CI file.
+
+    Args:
+        folder: Where it goes; its last part is the name of the package.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        ConfigError: The name is not a valid name of a package, or the folder is there already; code `"new-project"`.
+    """
+    _make(folder, "plugin", "noetic plugins new my-notes", "pip install -e . pytest trio\npytest")
+    return 0
+
+
+def _make(folder: Path, template: str, command: str, then: str) -> None:
+    name = folder.absolute().name
+    module = re.sub(r"[^a-z0-9]+", "_", name.casefold())
+    if not _NAME.fullmatch(name) or (template == "plugin" and (not module.isidentifier() or iskeyword(module))):
+        raise ConfigError(
+            f"{name!r} is not a valid {template} name; expected letters, digits, '-', '_' and '.'",
+            code="new-project",
+            hint=command,
+        )
+    source = examples_folder() / template
+    values = {"@NAME@": name, "@MODULE@": module, "@VERSION@": f">={version('noetic-py')}"}
+    files = {".gitignore": _IGNORED}
+    for path in sorted(source.rglob("*")):
+        if path.is_file() and path.suffix != ".pyc":
+            place = path.relative_to(source).as_posix()
+            text = path.read_text(encoding="utf-8")
+            for mark, value in values.items():
+                text = text.replace(mark, value)
+            files[_PLACES.get(place, place).replace("package/", f"{module}/")] = text
+    _write_all(folder, files)
+    shown = ", ".join(sorted(files.keys() - {".gitignore"}))
+    write_out(f"{folder}: {shown}\n\ncd {folder}\n{then}")
 
 
 def _write_all(folder: Path, files: Mapping[str, str]) -> None:

@@ -1,0 +1,11 @@
+"""The module that the entry point names: it registers the layer."""
+
+from noetic_py.plugins import LayerRegistry, hookimpl
+
+
+@hookimpl
+def register_memory_layers(registry: LayerRegistry) -> None:
+    """Serve the name `"@NAME@"`."""
+    from .layer import Notes
+
+    registry.memory_layer("@NAME@", Notes)
