@@ -26,11 +26,13 @@ from noetic_py import (
     Step,
     TokenUsage,
     call_model,
+    call_tool,
     loop,
     parallel,
     race,
     sequence,
     step,
+    tool,
     until,
 )
 from noetic_py.checkpoints import CheckpointBackend
@@ -172,12 +174,20 @@ async def test_a_question_without_an_answer_stays_and_what_a_body_around_it_has_
             assert again.state == result.state
 
 
+@step(version="1")
+async def notes_and_asks(value: str, ctx: Ctx) -> str:
+    ctx.state["begun"] = value
+    return await call_model()(value, ctx)
+
+
 @pytest.mark.parametrize("kept", [True, False])
-async def test_a_question_without_an_answer_stays_although_nothing_was_written_before_it(kept: bool) -> None:
+@pytest.mark.parametrize("flow", [call_model(), notes_and_asks])
+async def test_a_question_without_an_answer_stays_although_nothing_was_written_before_it(flow: Any, kept: bool) -> None:
     model = ScriptedModel(*(ModelUnavailable("down", model="m") for _ in range(2)))
     async with Harness(plugins=[], model=model, checkpoints=InMemoryBackend() if kept else None) as harness:
-        result = await harness.run(call_model(), "tides", on_error="result")
-    assert [item.text for item in result.items if isinstance(item, Message)] == ["tides"]
+        result: Any = await harness.run(flow, "tides", on_error="result")
+    assert isinstance(result.error, ModelUnavailable)
+    assert ([item.text for item in result.items], dict(result.state)) == (["tides"], {})
 
 
 async def test_what_a_body_said_before_a_child_that_was_refused_is_written() -> None:
@@ -318,6 +328,12 @@ def making(made: Callable[[], Step[Any, Any, Any, Any]]) -> Step[Any, Any, Any, 
     return body
 
 
+@tool
+async def listed(text: str) -> list[str]:
+    """What is said, in a list."""
+    return [text]
+
+
 @step(version="1")
 async def passes_on(text: str, ctx: Ctx) -> str:
     return await race([say], id="race")(text, ctx)
@@ -385,6 +401,10 @@ JOURNALS: dict[str, tuple[Step[Any, Any, Any, Any], list[str]]] = {
             "StepFinished flow/both",
             "StepFinished flow = both",
         ],
+    ),
+    "an output of a tool": (
+        sequence(call_tool(listed, args={"text": "go"}), id="flow"),
+        ["StepOpened flow", "StepFinished flow/listed tool=listed", "StepFinished flow = listed"],
     ),
     "steps that are cut off": (
         cuts,
