@@ -893,3 +893,27 @@ async def test_what_is_stored_of_an_output_that_stands_elsewhere_and_of_what_a_c
     assert [(name, each.usage, each.cost) for name, each in stored.items() if each.usage or each.cost] == [
         ("answer", TokenUsage(7, 3), Decimal("0.5"))
     ]
+
+
+async def test_what_a_body_does_to_the_state_after_a_checkpoint_goes_when_it_is_cut_off() -> None:
+    scopes: list[anyio.CancelScope] = []
+
+    @step(version="1")
+    async def inner(text: str, ctx: Ctx) -> str:
+        state = ctx.state
+        state["n"] = 1
+        await ctx.checkpoint()
+        state["n"] = 2
+        scopes[-1].cancel()
+        await anyio.sleep_forever()
+        return text
+
+    @step(version="1")
+    async def outer(text: str, ctx: Ctx) -> object:
+        with anyio.CancelScope() as scope:
+            scopes.append(scope)
+            await inner(text, ctx)
+        return ctx.state["n"]
+
+    async with Harness(plugins=[], checkpoints=InMemoryBackend()) as harness:
+        assert (await harness.run(outer, "go")).value == 1
