@@ -211,8 +211,12 @@ def test_a_disk_that_heeds_no_sync_loses_what_was_acknowledged(found: Trace, res
 def test_every_kind_of_sync_is_needed(children: Children, lost: str, figure: Figure) -> None:
     """Leaving out the syncs of one file, or of the folder, is found too."""
     found = traced_run(children, exclusive=False, resumed=False)
-    events = [event for event in found.events if event.call != "sync" or event.name != lost]
-    assert len(events) < len(found.events)
+    calls = found.events
+    if lost == "runs.db-journal":
+        # It is there while the file is made, and its syncs matter only then.
+        calls = calls[: 20 + max(at for at, call in enumerate(calls) if call.call == "sync" and call.name == lost)]
+    events = [event for event in calls if event.call != "sync" or event.name != lost]
+    assert len(events) < len(calls)
     lying = Trace(found.before, events, found.value, found.records, found.exclusive)
     dice = random.Random(SEED)
     for tried in range(60, 1000, 60):
