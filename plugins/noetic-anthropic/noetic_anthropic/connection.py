@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from noetic_py.models.http import LOOPBACK, host_of, limit_bodies_of, without_password
 
 if TYPE_CHECKING:
-    from anthropic import AsyncAnthropic, AsyncAnthropicVertex
+    from anthropic import AsyncAnthropic
+    from anthropic.lib.vertex import AsyncAnthropicVertex
 
     from noetic_py import Secret
 

@@ -34,7 +34,8 @@ from noetic_py.models.http import (
 from noetic_py.models.reading import AnswerStream, Malformed, mapping
 
 if TYPE_CHECKING:
-    from anthropic import AsyncAnthropic, AsyncAnthropicVertex
+    from anthropic import AsyncAnthropic
+    from anthropic.lib.vertex import AsyncAnthropicVertex
 
 __all__ = ["AnthropicModel"]
 

@@ -13,6 +13,7 @@ import anthropic
 import anyio
 import attrs
 import pytest
+from anthropic.lib.vertex import AsyncAnthropicVertex
 from messages_wire import answer, block, end, error, event, start, texts, tool_use
 from noetic_anthropic import AnthropicModel
 from pydantic import BaseModel
@@ -303,7 +304,7 @@ async def test_a_client_of_ones_own_stays_open_and_never_repeats() -> None:
 
 
 async def test_a_client_for_vertex_ai() -> None:
-    vertex = partial(anthropic.AsyncAnthropicVertex, region="europe-west4", project_id="tides", max_retries=5)
+    vertex = partial(AsyncAnthropicVertex, region="europe-west4", project_id="tides", max_retries=5)
     async with (
         replying(HELLO, error(401, "authentication_error", "ya29.token is no token")) as server,
         vertex(access_token="ya29.token", base_url=server.url) as client,
