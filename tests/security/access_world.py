@@ -278,6 +278,11 @@ async def fork(w: World) -> object:
     return bool(await w.harness.fork(w.stored))
 
 
+@deed("Harness.dump_memory", "read", "export", keyed=False)
+async def dump_memory(w: World) -> object:
+    return dict(await w.harness.dump_memory(user_id=w.owner))
+
+
 @deed("Harness.explain_view", "read")
 async def explain_view(w: World) -> object:
     return bool(w.harness.explain_view(w.stored).explain())

@@ -148,7 +148,7 @@ class Switch:
 ARGUMENTS: dict[str, Any] = {
     "step": hello, "input": "x", "run_id": "live", "value": "enough", "reason": "enough", "channel": LINE,
     "key": TRIP, "session": TRIP, "into": TRIP, "user": "ada", "message": "x", "kind": StateBag, "data": "{}",
-    "answers": Answer("paying", "key", "approved"), "keep": 0,
+    "user_id": "ada", "answers": Answer("paying", "key", "approved"), "keep": 0,
 }  # fmt: skip
 """What is given for a parameter of this name."""
 
