@@ -45,7 +45,7 @@ from noetic_py.models import (
 from noetic_py.models.model import check_answer
 from noetic_py.testing import ScriptedModel
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 MB = 2**20
 

@@ -153,7 +153,8 @@ async def test_a_stored_state_that_fits_no_more_is_told() -> None:
 
 
 NESTED: Any = st.dictionaries(
-    st.text(max_size=2), st.recursive(st.integers(), lambda inner: st.dictionaries(st.text(max_size=2), inner))
+    st.text(max_size=2),
+    st.recursive(st.integers(), lambda inner: st.dictionaries(st.text(max_size=2), inner), max_leaves=8),
 )
 
 
