@@ -139,7 +139,7 @@ class ModelRegistry:
 
     def _served(self) -> str:
         if not self._providers:
-            return "no provider is installed: pip install noetic-openai, noetic-anthropic or noetic-pydantic-ai"
+            return "no provider is installed: pip install noetic-openai, noetic-anthropic or noetic-google"
         return f"the providers are {', '.join(self.prefixes)}"
 
     @property
