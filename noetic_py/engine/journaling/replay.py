@@ -316,8 +316,11 @@ def lookup(step: AnyStep, value: object, parent: Frame, name: str, scope: Contex
         ReplayDiverged: It is another step, or has another input, than the journal says.
     """
     own = scope is not parent.scope
-    ledger.close_segment(parent)
-    settle_cuts(parent)
+    # A body that calls many steps would otherwise look for changes before each of them.
+    if parent.touched or parent.scope.log.size != parent.mark:
+        ledger.close_segment(parent)
+    if parent.cuts is not None:
+        settle_cuts(parent)
     node = parent.node
     path = (*parent.at, name)
     if step.replay == "once" and (again := _once_again(step, value, parent, path, scope)) is not None:
