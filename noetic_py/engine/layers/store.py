@@ -281,41 +281,44 @@ class StoredLayers:
         place = _place_of(self._x)
         mark = _mark_of(place, marks)
         if layer.id in self._mirrored and (mark is not None or not ours):
-            # Where the mark is another one, a fork of this run has stored more of it.
-            return (
-                known.mine
-                if mark in (None, self._mark(place, layer, known.mine))
-                else self._marked(layer, mark, None, known.mine)
-            )
+            if mark is None or mark == self._mark(place, layer, known.mine):
+                return known.mine
+            # A fork of this run has stored more of it.
+            at = self._marked(layer, mark, None)
+            return known.mine if at is _NEVER else at
         begun = self.first.get(layer.id, self._x.born.get(layer.id, state))
         if mark is not None:
             # In another process. Where no other has written since, all that is stored is what it had.
             if mark is marks[0] and mark == self._mark(place, layer, theirs):
                 return theirs
-            # The journal does not have the state that a process has stored and not come to record.
-            return state if mark == self._mark(place, layer, state) else self._marked(layer, mark, None, begun)
+            if mark == self._mark(place, layer, state):
+                # The journal does not have a state that a process has stored and not come to record.
+                return state
+            at = self._marked(layer, mark, None)
+            return begun if at is _NEVER else at
         for run_id, end in reversed(self._x.run.forked):
             mark = _mark_of(_place_of(self._x, run_id), marks)
             if mark is not None:
                 # Of what the other run has stored, this one knows what is from before the fork.
-                return self._marked(layer, mark, end, self._states_at(end, lasting).get(layer.id, begun))
+                at = self._marked(layer, mark, end)
+                return self._states_at(end, lasting).get(layer.id, begun) if at is _NEVER else at
         # A child that has written began with what this execution had.
         return begun
 
-    def _marked(self, layer: AnyLayer, mark: str, end: int | None, otherwise: object) -> object:
-        """The state that a mark stands for, or another one where the journal has none of it up to a position."""
+    def _marked(self, layer: AnyLayer, mark: str, end: int | None) -> object:
+        """The state that a mark stands for; `_NEVER` where the journal has none of it up to a position."""
         what = mark.rpartition(" ")[2]
         if what.startswith(_POSITION):
             position = int(what.removeprefix(_POSITION))
             known = end is None or position <= end
-            return self._states_at(position, lasting).get(layer.id, otherwise) if known else otherwise
+            return self._states_at(position, lasting).get(layer.id, _NEVER) if known else _NEVER
         journal = self._x.run.journal[:end]
         changed = [at for at, record in enumerate(journal, 1) if isinstance(record, _CHANGES) and record.memory]
         for at in [len(journal), *reversed(changed[-_LOOKED_THROUGH:])]:
             layer_states = self._states_at(at)
             if layer.id in layer_states and self._digest(layer, layer_states[layer.id]) == what:
                 return layer_states[layer.id]
-        return otherwise
+        return _NEVER
 
     def _states_at(self, position: int, changes: Callable[..., Sequence[BodySegment]] = below) -> LayerStates:
         """The execution's states when the journal had so many records, with all changes or with those that last."""
@@ -342,7 +345,7 @@ class StoredLayers:
             for run_id, end in self._x.run.forked:
                 place = _place_of(self._x, run_id)
                 mark = _mark_of(place, marks)
-                if mark is None or self._marked(layer, mark, end, _NEVER) is not _NEVER:
+                if mark is None or self._marked(layer, mark, end) is not _NEVER:
                     made[place] = f"{place} {_POSITION}{end}"
         others = [each for each in marks if each.rpartition(" ")[0] not in made]
         return _LINE.join([self._x.run_id, *[*made.values(), *others][:_MARKS]])
