@@ -346,7 +346,8 @@ async def test_a_run_does_not_contradict_what_it_has_stored_itself() -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "files"])
 async def test_cut_short_by_time_anywhere(kind: str, tmp_path: Path) -> None:
-    for seed in range(FIRST + 10_000, FIRST + 10_000 + STORED):
+    # In the first of these a step that time had cut off was once counted again.
+    for seed in {280_000, *range(FIRST + 10_000, FIRST + 10_000 + STORED)}:
         expected = await whole(seed, True)
         at = random.Random(seed).randint(1, expected.steps)
         async with opened(kind, tmp_path / str(seed)) as backend:

@@ -348,8 +348,9 @@ def lookup(step: AnyStep, value: object, parent: Frame, name: str, scope: Contex
 
 def is_new(parent: Frame, name: str) -> bool:
     """Whether a child that starts is another step for the budgets, and not one that an earlier process had begun."""
-    node = parent.node
-    return node is None or ((*parent.at, name), node.tries.get(name, 0) + 1) not in parent.x.run.begun
+    # A step that was cut off may have no place in the journal besides that it has begun.
+    tried = 0 if parent.node is None else parent.node.tries.get(name, 0)
+    return ((*parent.at, name), tried + 1) not in parent.x.run.begun
 
 
 def call(frame: Frame, name: str) -> None:
