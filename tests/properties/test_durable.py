@@ -51,7 +51,7 @@ async def test_a_kept_run_comes_out_as_one_that_is_not_kept(chunk: int) -> None:
     ends: Counter[str] = Counter()
     for seed in range(FIRST + chunk, FIRST + WHOLE, CHUNKS):
         ends[(await lived(seed, []))[1]] += 1
-    assert ends["ambiguous"] <= sum(ends.values()) / 20, ends
+    assert ends["ambiguous"] <= 1 + sum(ends.values()) / 20, ends
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -64,7 +64,7 @@ async def test_a_run_that_is_killed_comes_out_as_one_that_is_not(chunk: int) -> 
             ends[(await lived(seed, kills_of(dice, life.backend.appends)))[1]] += 1
     # The set is worth something only while most runs survive, and few are beyond the oracle.
     assert ends["completed"] >= sum(ends.values()) / 3, ends
-    assert ends["ambiguous"] <= sum(ends.values()) / 20, ends
+    assert ends["ambiguous"] <= 1 + sum(ends.values()) / 20, ends
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))

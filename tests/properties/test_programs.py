@@ -73,7 +73,7 @@ async def test_random_programs(chunk: int) -> None:
             raise
     # The set is worth something only while most programs get to their end, and few are beyond the oracle.
     assert ends["completed"] >= sum(ends.values()) / 3, ends
-    assert ends["ambiguous"] <= sum(ends.values()) / 20, ends
+    assert ends["ambiguous"] <= 1 + sum(ends.values()) / 20, ends
 
 
 async def test_random_programs_side_by_side() -> None:
