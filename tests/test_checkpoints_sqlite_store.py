@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import sqlite3
 import stat
@@ -925,3 +926,72 @@ async def test_a_file_that_cannot_be_opened_or_written_fails_all_jobs_of_a_group
         assert done(group, writes(appending("a", 0, b"1")), writes(appending("a", 1, b"2"))) == [1, 2]
         (tmp_path / "runs.db").rename(tmp_path / "elsewhere.db")
         assert done(group, writes(head_of("a")), writes(head_of("a"))) == ["StoreUnavailable"] * 2
+
+
+# -- what was deleted
+
+
+def _churned(process: Process, seed: int) -> None:
+    """Put, replace and remove values of many sizes, and then remove all that are of `GONE`."""
+    dice, live = random.Random(seed), dict[tuple[str, str], None]()
+    process.begin(write=True)
+    for _ in range(3000):
+        who = dice.choice(("GONE", "KEPT"))
+        scope, key = who, f"{dice.random()}-{who}"
+        if live and dice.random() < 0.45:
+            scope, key = dice.choice(list(live))
+            if dice.random() < 0.5:
+                process.store.remove((scope,), key, None)
+                del live[scope, key]
+                continue
+        process.store.put((scope,), key, f"{scope}-".encode() * dice.randrange(1, 300), None)
+        live[scope, key] = None
+    for scope, key in live:
+        if scope == "GONE":
+            process.store.remove((scope,), key, None)
+    process.store.commit()
+
+
+def _copies(folder: Path, mark: bytes) -> int:
+    return sum(path.read_bytes().count(mark) for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("mode", ["wal", "exclusive", "persist"])
+@pytest.mark.parametrize("seed", [1])
+def test_a_file_that_was_scrubbed_holds_no_byte_of_what_was_deleted(tmp_path: Path, mode: str, seed: int) -> None:
+    """With this seed SQLite leaves copies of deleted values behind, although it overwrites what it deletes."""
+    path = tmp_path / "runs.db"
+    made = Process(path)
+    made.close()
+    with read_by_another(path) if mode == "persist" else nullcontext():
+        process = Process(path, exclusive=mode == "exclusive")
+    assert process.store.mode == mode
+    _churned(process, seed)
+    assert _copies(tmp_path, b"GONE")
+    assert process.do(lambda store: store.scrub(), write=False) == [()]
+    assert _copies(tmp_path, b"GONE") == 0
+    assert _copies(tmp_path, b"KEPT")
+    # It goes on as before: with its log, its settings and its rows.
+    assert process.do(lambda store: store.put(("KEPT",), "new", b"v", 0)) != []
+    assert process.do(lambda store: len(store.scan(("KEPT",), "", 10_000)) > 100, write=False) == [True]
+    asked = ("busy_timeout", "temp_store", "journal_size_limit", "secure_delete", "journal_mode")
+    pragmas = {name: process.store._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in asked}
+    assert pragmas["temp_store"] == 2
+    assert pragmas["journal_size_limit"] == schema._JOURNAL_BYTES
+    assert (pragmas["busy_timeout"], pragmas["secure_delete"]) == (0, 1)
+    assert pragmas["journal_mode"] == ("persist" if mode == "persist" else "wal")
+    process.close()
+
+
+def test_a_log_that_another_connection_reads_is_not_scrubbed_in_silence(tmp_path: Path) -> None:
+    process = Process(tmp_path / "runs.db")
+    process.do(lambda store: store.put(("GONE",), "k", b"GONE", 0))
+    with closing(sqlite3.connect(tmp_path / "runs.db", isolation_level=None)) as other:
+        other.execute("BEGIN")
+        other.execute("SELECT count(*) FROM pairs").fetchall()
+        process.do(lambda store: store.remove(("GONE",), "k", None))
+        assert process.do(lambda store: store.scrub(), write=False) == ["StoreUnavailable"]
+        other.execute("COMMIT")
+    assert process.do(lambda store: store.scrub(), write=False) == [()]
+    assert _copies(tmp_path, b"GONE") == 0
+    process.close()

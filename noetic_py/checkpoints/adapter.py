@@ -31,6 +31,7 @@ from noetic_py.checkpoints.contract import BackendDurability, Scope
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.errors import LeaseLost, NoeticError, StoreUnavailable
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
+from noetic_py.journal.transforms import pack_scope, unpack_scope
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -416,6 +417,10 @@ class BlockingStore(Protocol):
         """How much there is."""
         ...
 
+    def scrub(self) -> Sequence[str]:
+        """Take what was deleted out of the files; returns where it may still be."""
+        ...
+
     def acquire(self, run_id: str, ttl: float, now: datetime, /) -> Lease:
         """Become the owner."""
         ...
@@ -442,6 +447,10 @@ class BlockingStore(Protocol):
 
     def scan(self, scope: Scope, after: str, limit: int, /) -> Sequence[StoredValue]:
         """A page of a scope's values, behind a key."""
+        ...
+
+    def scopes(self, prefix: bytes, after: bytes, limit: int, /) -> Sequence[bytes]:
+        """A page of the packed scopes that hold a value and begin with a prefix, behind another, in their order."""
         ...
 
 
@@ -637,6 +646,14 @@ class StoreBackend(ABC, Generic[S]):
         """How much it holds."""
         return await self._do(lambda store: store.stats())
 
+    async def scrub(self) -> Sequence[str]:
+        """Take what was deleted out of its files; returns where it may still be.
+
+        Raises:
+            StoreUnavailable: Another process uses the store, reason `"busy"`; try again.
+        """
+        return await self._do(lambda store: store.scrub(), write=True)
+
     # -- leases
 
     async def acquire(self, run_id: str, *, ttl: float) -> Lease:
@@ -702,6 +719,21 @@ class StoreBackend(ABC, Generic[S]):
         if after is not None:
             checks.check_key(after)
         return await self._do(lambda store: store.scan(scope, after or "", min(limit, FARTHEST)))
+
+    async def scopes(self, prefix: Scope = (), *, after: Scope | None = None, limit: int = 100) -> Sequence[Scope]:
+        """A page of the scopes that hold a value and begin with these parts.
+
+        Raises:
+            CorruptRecord: A stored scope is not what was written.
+        """
+        if prefix != ():
+            checks.check_scope(prefix)
+        if after is not None:
+            checks.check_scope(after)
+        checks.check_page(None, limit)
+        first, behind = pack_scope(prefix), pack_scope(after or ())
+        found = await self._do(lambda store: store.scopes(first, behind, min(limit, FARTHEST)))
+        return [unpack_scope(each) for each in found]
 
 
 class ThreadedBackend(StoreBackend[S]):

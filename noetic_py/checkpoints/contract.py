@@ -178,6 +178,17 @@ class CheckpointBackend(Protocol):
         """How much it holds."""
         ...
 
+    async def scrub(self) -> Sequence[str]:
+        """Take what was deleted out of its files, so that no byte of it is left in them.
+
+        Returns:
+            Where deleted data may still be that this cannot reach, and what removes them there; a sentence each.
+
+        Raises:
+            StoreUnavailable: It cannot be done while another process uses the store, reason `"busy"`; try again.
+        """
+        ...
+
     # -- leases
 
     async def acquire(self, run_id: str, *, ttl: float) -> Lease:
@@ -242,6 +253,16 @@ class CheckpointBackend(Protocol):
         Args:
             scope: The owner of the keys; scopes below it are others.
             after: The last key of the page before.
+            limit: How many at most.
+        """
+        ...
+
+    async def scopes(self, prefix: Scope = (), *, after: Scope | None = None, limit: int = 100) -> Sequence[Scope]:
+        """A page of the scopes that hold a value, in an order of the backend's own that does not change.
+
+        Args:
+            prefix: Only scopes that begin with these parts, or are these parts; each part as a whole.
+            after: The last scope of the page before.
             limit: How many at most.
         """
         ...

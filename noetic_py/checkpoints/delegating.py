@@ -113,6 +113,10 @@ class DelegatingBackend:
         """How much it holds."""
         return await self.inner.stats()
 
+    async def scrub(self) -> Sequence[str]:
+        """Take what was deleted out of the files of the other backend."""
+        return await self.inner.scrub()
+
     async def acquire(self, run_id: str, *, ttl: float) -> Lease:
         """Become the run's one writer."""
         return await self.inner.acquire(run_id, ttl=ttl)
@@ -140,3 +144,7 @@ class DelegatingBackend:
     async def scan(self, scope: Scope, *, after: str | None = None, limit: int = 100) -> Sequence[StoredValue]:
         """A page of a scope's values."""
         return await self.inner.scan(scope, after=after, limit=limit)
+
+    async def scopes(self, prefix: Scope = (), *, after: Scope | None = None, limit: int = 100) -> Sequence[Scope]:
+        """A page of the scopes that hold a value."""
+        return await self.inner.scopes(prefix, after=after, limit=limit)

@@ -16,6 +16,7 @@ from noetic_py.checkpoints.contract import BackendDurability, Scope
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.errors import NoeticError, StoreUnavailable
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
+from noetic_py.journal.transforms import pack_scope, scopes_behind
 
 T = TypeVar("T")
 
@@ -180,6 +181,10 @@ class MemoryStore:
             bytes=payloads + sum(len(value.value) for value in values),
         )
 
+    def scrub(self) -> Sequence[str]:
+        """There are no files."""
+        return ()
+
     # -- leases
 
     def acquire(self, run_id: str, ttl: float, now: datetime) -> Lease:
@@ -234,6 +239,10 @@ class MemoryStore:
         values = self.values.get(scope, {})
         keys = sorted(key for key in values if key > after)
         return [values[key] for key in keys[:limit]]
+
+    def scopes(self, prefix: bytes, after: bytes, limit: int) -> Sequence[bytes]:
+        """A page of the scopes that hold a value."""
+        return scopes_behind(map(pack_scope, self.values), prefix, after, limit)
 
 
 class InMemoryBackend(StoreBackend[MemoryStore]):

@@ -29,7 +29,7 @@ from noetic_py.journal.transforms import (
 )
 
 if TYPE_CHECKING:
-    from noetic_py.checkpoints.contract import CheckpointBackend
+    from noetic_py.checkpoints.contract import CheckpointBackend, Scope
 
 
 _PAGE = 1000
@@ -285,6 +285,15 @@ class SignedBackend(DelegatingBackend):
         await self._identify()
         found = await super().stats()
         return found if self._chain.store is None else evolve(found, values=found.values - 1)
+
+    async def scopes(self, prefix: Scope = (), *, after: Scope | None = None, limit: int = 100) -> Sequence[Scope]:
+        """A page of the scopes that hold a value, without that of the store's identity."""
+        check_page(None, limit)
+        found: list[Scope] = []
+        while len(found) < limit and (page := await super().scopes(prefix, after=after, limit=limit - len(found))):
+            found += [scope for scope in page if scope != _STORE]
+            after = page[-1]
+        return found
 
     async def _identify(self, *, make: bool = False) -> None:
         """Learn the identity of the store, which goes with a copy of the whole store and not with that of one run.

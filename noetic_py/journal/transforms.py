@@ -65,6 +65,25 @@ def pack_scope(scope: Iterable[str]) -> bytes:
     return b"".join(_text(part) for part in scope)
 
 
+def unpack_scope(packed: bytes) -> tuple[str, ...]:
+    """The scope that `pack_scope` has packed.
+
+    Raises:
+        CorruptRecord: The bytes are not those of a scope.
+    """
+    reader = _Reader(packed)
+    parts: list[str] = []
+    while not reader.done:
+        parts.append(reader.text())
+    return tuple(parts)
+
+
+def scopes_behind(found: Iterable[bytes], prefix: bytes, after: bytes, limit: int) -> list[bytes]:
+    """The first packed scopes behind one, in their order, that begin with a prefix."""
+    fit = sorted(each for each in found if each > after and each.startswith(prefix))
+    return fit[:limit]
+
+
 def pack(records: Sequence[Record], *, threshold: int) -> Packed:
     """The bytes of a transaction.
 

@@ -83,6 +83,7 @@ _OPERATIONS = st.one_of(
     _operation("get", scope=_SCOPES, key=_KEYS),
     _operation("remove", scope=_SCOPES, key=_KEYS, which=st.none() | _WHICH),
     _operation("scan", scope=_SCOPES, limit=_PAGES),
+    _operation("scopes", scope=_SCOPES, limit=_PAGES),
     _operation("wait"),
     _operation("lapse"),
     _operation("stats"),
@@ -204,6 +205,9 @@ class _World:
     async def scan(self, scope: tuple[str, ...], limit: int) -> object:
         page = await self.backend.scan(scope, limit=limit)
         return [(each.key, each.value, self.known(each.version, self.versions)) for each in page]
+
+    async def scopes(self, scope: tuple[str, ...], limit: int) -> object:
+        return sorted(await self.backend.scopes(scope, limit=max(limit, 10)))
 
     async def wait(self) -> object:
         await self._move(1.0)

@@ -274,7 +274,7 @@ class Folder:
             self._identify(read_file(self.at("store")))
         except FileNotFoundError:
             self._found()
-        self._sweep()
+        self.sweep()
 
     def _identify(self, content: bytes) -> None:
         fields, _ = decode_file(content, f"{self.settings.where}: the file `store`", seed=0)
@@ -305,11 +305,15 @@ class Folder:
             self.at(), "store", encode_file({"noetic": "files", "version": VERSION, "salt": salt}, b"", seed=0)
         )
 
-    def _sweep(self) -> None:
-        """Delete what owners have left that are not alive any more."""
+    def sweep(self, *, own: bool = False) -> None:
+        """Delete what owners have left that are not alive any more.
+
+        Args:
+            own: Also what this owner has left, which writes nothing at this moment.
+        """
         for name in os.listdir(self.at("tmp")):
             owner, dash, _ = name.partition("-")
-            if dash and not self.locks.alive(int(owner, 16)):
+            if dash and ((own and int(owner, 16) == self.locks.owner) or not self.locks.alive(int(owner, 16))):
                 discard(self.at("tmp", name), self.at("blobs"))
 
     # -- writing

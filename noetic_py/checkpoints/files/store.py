@@ -20,7 +20,7 @@ from noetic_py.checkpoints.files.folder import Folder, decode_file, encode_file,
 from noetic_py.checkpoints.locks import sync_folder
 from noetic_py.errors import CorruptRecord
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
-from noetic_py.journal.transforms import Packed, pack, pack_scope, unpack
+from noetic_py.journal.transforms import Packed, pack, pack_scope, scopes_behind, unpack
 
 
 def _hashed(packed: bytes) -> str:
@@ -109,6 +109,25 @@ class FileValues:
         found = [value for name in names if (value := self._value(packed, name)) is not None]
         found.sort(key=lambda value: value.key)
         return [value for value in found if value.key > after][:limit]
+
+    def scopes(self, prefix: bytes, after: bytes, limit: int) -> Sequence[bytes]:
+        """A page of the scopes that hold a value."""
+        found = [self._scope_in(name) for name in os.listdir(self._folder.at("values"))]
+        return scopes_behind((each for each in found if each is not None), prefix, after, limit)
+
+    def _scope_in(self, folder_name: str) -> bytes | None:
+        """The scope of the values in a folder, which any of its files says; `None` if it has none any more."""
+        place = self._folder.at("values", folder_name)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            for name in os.listdir(place):
+                with suppress(FileNotFoundError):
+                    content = read_file(os.path.join(place, name))
+                    fields, _ = decode_file(content, "the value of a key", seed=self._folder.seed)
+                    scope = str(fields.get("scope")).encode("latin-1", "replace")
+                    if _hashed(scope) != folder_name:
+                        raise CorruptRecord("the value of a key is that of another one", hint=checks.RESTORE)
+                    return scope
+        return None
 
 
 T = TypeVar("T")
@@ -494,6 +513,11 @@ class FileStore(FileValues):
                     status = os.lstat(os.path.join(parent, name))
                     sizes[status.st_dev, status.st_ino] = status.st_size
         return Stats(len(heads), sum(run.position for run in heads), values, len(payloads), sum(sizes.values()))
+
+    def scrub(self) -> Sequence[str]:
+        """Delete what could not be deleted at once."""
+        self._folder.sweep(own=True)
+        return ()
 
     # -- leases
 

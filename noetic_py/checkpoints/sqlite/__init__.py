@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -104,6 +104,15 @@ class SqliteBackend(EmbeddedBackend[SqliteStore]):
             "journal": "persist" if mode == "persist" else "wal",
             "why": _WHY[mode],
         }
+
+    async def scrub(self) -> Sequence[str]:
+        """Write the file anew without what was deleted, and empty its log; that takes as much room again meanwhile.
+
+        Raises:
+            StoreUnavailable: Another process uses the file, reason `"busy"`; try again.
+        """
+        # With the connection that writes, and not in the transaction of a group of writes.
+        return await self._pool.run(Job(lambda store: store.scrub(), write=False))
 
     async def close(self) -> None:
         """Finish what was begun, give all leases back, and close the file; a second time is not an error."""

@@ -452,7 +452,7 @@ def _prepare(connection: sqlite3.Connection, settings: Settings) -> Mode:
             "upgrade noetic-py, or give another path",
         )
     mode = _set_journal(connection, settings)
-    _set(connection)
+    configure(connection)
     if new:
         _make(connection)
     elif isinstance(version, int):
@@ -478,7 +478,8 @@ def _set_journal(connection: sqlite3.Connection, settings: Settings) -> Mode:
     return "persist"
 
 
-def _set(connection: sqlite3.Connection) -> None:
+def configure(connection: sqlite3.Connection) -> None:
+    """Set what a writing connection is set to."""
     for pragma in (
         "PRAGMA synchronous = FULL",
         # On macOS an fsync does not reach the disk without these; elsewhere they mean nothing.

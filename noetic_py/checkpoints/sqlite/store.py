@@ -24,6 +24,7 @@ from noetic_py.checkpoints.sqlite.schema import (
     OpenFile,
     RunRow,
     Sums,
+    configure,
     from_sqlite,
     is_broken,
     is_busy,
@@ -33,7 +34,7 @@ from noetic_py.checkpoints.sqlite.schema import (
 )
 from noetic_py.errors import CorruptRecord, LimitExceeded, StoreUnavailable
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
-from noetic_py.journal.transforms import Packed, pack, pack_scope, unpack
+from noetic_py.journal.transforms import Packed, pack, pack_scope, scopes_behind, unpack
 
 _CHECKPOINT_BYTES = 4 << 20
 """So many bytes in the write-ahead log are moved into the file."""
@@ -484,6 +485,43 @@ class SqliteStore:
             bytes=self._number("PRAGMA page_count") * self._number("PRAGMA page_size"),
         )
 
+    def scrub(self) -> Sequence[str]:
+        """Write the file anew without what was deleted, and empty its log or journal.
+
+        Deleted rows are overwritten with zeros, but SQLite moves rows from page to page, and what it leaves where they
+        were is not. So all pages are written anew. It is called in a transaction that has not read or written
+        anything: it ends that, as a file is not written anew in one, and leaves another one like it.
+
+        Raises:
+            StoreUnavailable: Another process reads or writes the file all the time; reason `"busy"`.
+        """
+        self._place.check()
+        self._execute("COMMIT")
+        patience = int(self._place.settings.busy_timeout * 1000)
+        try:
+            self._execute(f"PRAGMA busy_timeout = {patience}")
+            # A copy in memory would be as large as the file. What is temporary holds nothing that was deleted.
+            self._execute("PRAGMA temp_store = FILE")
+            # With this limit a commit cuts the rollback journal to nothing, instead of clearing its first bytes.
+            self._execute("PRAGMA journal_size_limit = 0")
+            self._execute("VACUUM")
+            # It waits for the lock of writers, and holds it, so that no other connection begins the log anew meanwhile.
+            busy = self.mode != "persist" and self._number("PRAGMA wal_checkpoint(TRUNCATE)") != 0
+        finally:
+            configure(self._connection)
+            if self.mode == "wal":
+                self._execute("PRAGMA busy_timeout = 0")
+        self._logged = 0
+        self._execute("BEGIN")
+        if busy:
+            raise StoreUnavailable(
+                f"{self.where}: the write-ahead log cannot be emptied while another connection reads the file",
+                where=self.where,
+                reason="busy",
+                hint="try again, or close the other programs that have it open",
+            )
+        return ()
+
     # -- leases
 
     def acquire(self, run_id: str, ttl: float, now: datetime) -> Lease:
@@ -572,6 +610,20 @@ class SqliteStore:
             (packed, after, limit),
         ).fetchall()
         return [self._checked_pair(packed, row) for row in rows]
+
+    def scopes(self, prefix: bytes, after: bytes, limit: int) -> Sequence[bytes]:
+        """A page of the scopes that hold a value; those that begin with a prefix follow each other."""
+        rows = self._execute(
+            "SELECT DISTINCT scope FROM pairs WHERE scope >= ? AND scope > ? ORDER BY scope LIMIT ?",
+            (prefix, after, limit),
+        ).fetchall()
+        return scopes_behind((_bytes(scope) for (scope,) in rows), prefix, after, limit)
+
+
+def _bytes(stored: object) -> bytes:
+    if not isinstance(stored, bytes):
+        raise CorruptRecord("the scope of a value is damaged", hint=_RESTORE)
+    return stored
 
 
 _MAX_GROUP = 512

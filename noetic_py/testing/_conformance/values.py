@@ -6,7 +6,7 @@ import pytest
 
 from noetic_py.checkpoints.checks import MAX_BYTES
 from noetic_py.checkpoints.contract import CheckpointBackend
-from noetic_py.errors import ConfigError, LimitExceeded, VersionConflict
+from noetic_py.errors import ConfigError, InvalidId, LimitExceeded, VersionConflict
 from noetic_py.journal.stored import StoredValue
 from noetic_py.testing._conformance.base import SCOPE, Suite, equal
 
@@ -24,6 +24,16 @@ TWINS = [
     (("a", "a"), ("a", "a", "a")),
     (("%61",), ("a",)),
 ]
+
+
+async def all_scopes(backend: CheckpointBackend, prefix: tuple[str, ...] = (), *, limit: int) -> list[tuple[str, ...]]:
+    """All scopes, page by page, sorted."""
+    found: list[tuple[str, ...]] = []
+    while page := await backend.scopes(prefix, after=found[-1] if found else None, limit=limit):
+        if len(page) > limit:
+            pytest.fail(f"a page of {limit} holds {len(page)}")
+        found += page
+    return sorted(found)
 
 
 class Values(Suite):
@@ -116,6 +126,43 @@ class Values(Suite):
         equal([each.value for each in await backend.scan(one)], [b"one"])
         equal(await backend.remove(other, "k"), True)
         equal([each.value for each in await backend.scan(one)], [b"one"])
+
+    @pytest.mark.parametrize("limit", [1, 2, 100, 2**80])
+    async def test_scopes_are_those_that_hold_a_value(self, backend: CheckpointBackend, limit: int) -> None:
+        scopes = {scope for twins in TWINS for scope in twins} | {("\u6f22", "\U0001f388"), ("a" * 300, "b")}
+        for scope in scopes:
+            await backend.put(scope, "k", b"one")
+            await backend.put(scope, "other", b"two")
+        equal(await all_scopes(backend, limit=limit), sorted(scopes))
+        await backend.remove(("ab",), "k")
+        equal(await all_scopes(backend, limit=limit), sorted(scopes))
+        for key in ("k", "other"):
+            await backend.remove(("ab",), key)
+            await backend.remove(("never",), key)
+        equal(await all_scopes(backend, limit=limit), sorted(scopes - {("ab",)}))
+        await backend.put(("ab",), "k", b"three")
+        equal(await all_scopes(backend, limit=limit), sorted(scopes))
+
+    @pytest.mark.parametrize("limit", [1, 100])
+    async def test_a_prefix_of_scopes_ends_where_a_part_does(self, backend: CheckpointBackend, limit: int) -> None:
+        users = ("ann", "anna", "an", "ann/x", "ann\u0301", "a", "Ann", " ann", "\u0203nn")
+        for user in users:
+            await backend.put(("user", user, "facts"), "k", b"v")
+            await backend.put(("user", user), "k", b"v")
+            await backend.put((user, "user"), "k", b"v")
+        for user in users:
+            equal(await all_scopes(backend, ("user", user), limit=limit), [("user", user), ("user", user, "facts")])
+        equal(len(await all_scopes(backend, ("user",), limit=limit)), 2 * len(users))
+        equal(await all_scopes(backend, ("user", "ann", "facts", "more"), limit=limit), [])
+        equal(await all_scopes(backend, ("us",), limit=limit), [])
+
+    async def test_a_page_of_scopes_is_valid(self, backend: CheckpointBackend) -> None:
+        with pytest.raises(ConfigError):
+            await backend.scopes(limit=0)
+        with pytest.raises(InvalidId):
+            await backend.scopes(("a", ""))
+        with pytest.raises(InvalidId):
+            await backend.scopes(("a",), after=())
 
     async def test_a_scope_and_a_key_are_no_longer_scope(self, backend: CheckpointBackend) -> None:
         await backend.put(("a",), "b", b"v")

@@ -233,6 +233,10 @@ _PLAIN = {
     # values
     "get": sql.SQL("SELECT version, crc, value FROM {pairs} WHERE name = %(name)s"),
     "version": sql.SQL("SELECT version FROM {pairs} WHERE name = %(name)s"),
+    "scopes": sql.SQL(
+        """SELECT DISTINCT scope FROM {pairs} WHERE scope >= %(prefix)s AND scope > %(after)s
+        ORDER BY scope LIMIT %(limit)s"""
+    ),
     # The index holds the beginnings of keys, and rows with the same one are sorted.
     "scan": sql.SQL(
         """SELECT key, version, crc, value FROM {pairs}

@@ -12,6 +12,7 @@ from noetic_postgres.runs import Runs
 from noetic_py.checkpoints.contract import Scope
 from noetic_py.errors import CorruptRecord, VersionConflict
 from noetic_py.journal.stored import StoredValue
+from noetic_py.journal.transforms import scopes_behind
 
 __all__ = ["PostgresStore"]
 
@@ -61,6 +62,12 @@ class PostgresStore(Runs):
         name = Name(scope, after)
         values = {"scope_sha": name.scope, "after": after, "limit": limit}
         return [self._checked(name, key, tuple(row)) for key, *row in self.link.rows(self.link.sql["scan"], values)]
+
+    def scopes(self, prefix: bytes, after: bytes, limit: int) -> Sequence[bytes]:
+        """A page of the scopes that hold a value; those that begin with a prefix follow each other."""
+        values = {"prefix": prefix, "after": after, "limit": limit}
+        found = [scope for (scope,) in self.link.rows(self.link.sql["scopes"], values)]
+        return scopes_behind(found, prefix, after, limit)
 
     def _checked(self, name: Name, key: str, row: Row) -> StoredValue:
         version, crc, value = row

@@ -12,7 +12,7 @@ __all__ = ["NAMES", "Script", "read_file", "script"]
 
 NAMES = (
     "acquire", "append", "delete", "entry", "fork", "get", "goodbye", "head", "hello", "list", "prune", "put", "read",
-    "release", "remove", "renew", "scan", "stats",
+    "release", "remove", "renew", "scan", "scopes", "stats",
 )  # fmt: skip
 """All of them."""
 

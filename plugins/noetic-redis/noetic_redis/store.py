@@ -24,7 +24,7 @@ from noetic_py.checkpoints.contract import Scope
 from noetic_py.checkpoints.server import PackedTransaction
 from noetic_py.errors import CorruptRecord, NoeticError
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
-from noetic_py.journal.transforms import pack_scope, unpack
+from noetic_py.journal.transforms import pack_scope, scopes_behind, unpack
 from noetic_redis.link import Argument, Link
 
 __all__ = ["RedisStore"]
@@ -145,6 +145,13 @@ class RedisStore:
         runs, records, values, blobs, size = (int(each) for each in self._link.read("stats"))
         return Stats(runs=runs, records=records, values=values, blobs=blobs, bytes=size)
 
+    def scrub(self) -> Sequence[str]:
+        """Delete nothing more: the files are the server's, and the data of other programs are in them too."""
+        return (
+            "Redis: deleted data stay in the append-only file until BGREWRITEAOF, and in the snapshot until BGSAVE",
+            "Redis: replicas, and copies of these files",
+        )
+
     # -- leases
 
     def acquire(self, run_id: str, ttl: float, now: datetime) -> Lease:
@@ -174,14 +181,16 @@ class RedisStore:
 
     def put(self, scope: Scope, key: str, value: bytes, expected: int | None) -> int:
         """Give a key a value."""
-        words = self._link.write("put", _scope(scope), key, _expected(expected), zlib.crc32(value), value)
+        packed = pack_scope(scope)
+        words = self._link.write("put", _digested(packed), key, _expected(expected), zlib.crc32(value), value, packed)
         if words[0] == "version":
             raise is_changed(words[1], expected)
         return int(words[1])
 
     def remove(self, scope: Scope, key: str, expected: int | None) -> bool:
         """Take a key's value away."""
-        words = self._link.write("remove", _scope(scope), key, _expected(expected))
+        packed = pack_scope(scope)
+        words = self._link.write("remove", _digested(packed), key, _expected(expected), packed)
         if words[0] == "version":
             raise is_changed(words[1], expected)
         return words[0] == "ok"
@@ -197,6 +206,18 @@ class RedisStore:
                 break
             after = values[-1].key
         return values
+
+    def scopes(self, prefix: bytes, after: bytes, limit: int) -> Sequence[bytes]:
+        """A page of the scopes that hold a value; those that begin with a prefix follow each other."""
+        scopes: list[bytes] = []
+        while len(scopes) < limit:
+            most = min(limit - len(scopes), _SCANNED)
+            found = self._link.read("scopes", prefix, after, most)
+            scopes += scopes_behind(found, prefix, after, most)
+            if len(found) < most or not found[-1].startswith(prefix):
+                break
+            after = found[-1]
+        return scopes
 
 
 def _arguments(given: PackedTransaction) -> list[Argument]:
@@ -276,7 +297,11 @@ def _digest(status: str | None) -> str:
 
 def _scope(scope: Scope) -> str:
     """The form of a scope in the names of keys."""
-    return hashlib.sha256(pack_scope(scope)).hexdigest()
+    return _digested(pack_scope(scope))
+
+
+def _digested(packed: bytes) -> str:
+    return hashlib.sha256(packed).hexdigest()
 
 
 def _expected(version: int | None) -> Argument:

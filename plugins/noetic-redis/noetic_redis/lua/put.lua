@@ -1,4 +1,4 @@
--- the digest of a scope, key, expected version or nothing, crc of the value, value
+-- the digest of a scope, key, expected version or nothing, crc of the value, value, the scope
 local done = settled()
 if done then
     return done
@@ -17,5 +17,6 @@ if not found then
     redis.call('ZADD', key('keys', arg(1)), 0, arg(2))
     count('values', 1)
 end
+redis.call('ZADD', key('scopes'), 0, arg(6))
 count('bytes', grown)
 return finish('ok', version)

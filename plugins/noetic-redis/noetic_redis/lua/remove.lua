@@ -1,4 +1,4 @@
--- the digest of a scope, key, expected version or nothing
+-- the digest of a scope, key, expected version or nothing, the scope
 local done = settled()
 if done then
     return done
@@ -16,6 +16,9 @@ local freed = redis.call('HSTRLEN', values, arg(2))
 redis.call('HDEL', heads, arg(2))
 redis.call('HDEL', values, arg(2))
 redis.call('ZREM', key('keys', arg(1)), arg(2))
+if redis.call('EXISTS', key('keys', arg(1))) == 0 then
+    redis.call('ZREM', key('scopes'), arg(4))
+end
 count('values', -1)
 count('bytes', -freed)
 return finish('ok')
