@@ -98,7 +98,7 @@ async def test_what_waits_at_the_same_moment_is_one_group() -> None:
         while len(pool._queue) < 3:
             await anyio.lowlevel.checkpoint()
         gate.let()
-    assert await pool.run_all([two, two]) == [2, 2]
+    assert await pool.run_all([Job(two, write=True), Job(two, write=True)]) == [2, 2]
     await pool.close()
     assert (sorted(values), groups[:2], sum(groups[2:-1]), groups[-1]) == ([1, 2, 2, 2], [1, 3], 2, -1)
 

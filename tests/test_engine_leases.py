@@ -35,9 +35,16 @@ class Owned(InMemoryBackend):
         records: Sequence[Record],
         summary: bytes | None = None,
         status: str | None = None,
+        durable: bool = True,
     ) -> int:
         position = await super().append(
-            run_id, expected_position=expected_position, fence=fence, records=records, summary=summary, status=status
+            run_id,
+            expected_position=expected_position,
+            fence=fence,
+            records=records,
+            summary=summary,
+            status=status,
+            durable=durable,
         )
         if self.sleeps_after in {record.kind for record in records}:
             self.sleeps_after = ""

@@ -36,12 +36,19 @@ class Interrupted(SqliteBackend):
         records: Sequence[Record],
         summary: bytes | None = None,
         status: str | None = None,
+        durable: bool = True,
     ) -> int:
         self._left -= 1
         if self._left == 0 and self._when == "before":
             await self._wait()
         position = await super().append(
-            run_id, expected_position=expected_position, fence=fence, records=records, summary=summary, status=status
+            run_id,
+            expected_position=expected_position,
+            fence=fence,
+            records=records,
+            summary=summary,
+            status=status,
+            durable=durable,
         )
         self.appends.append(position)
         if self._left == 0 and self._when == "after":

@@ -22,7 +22,7 @@ from noetic_py.checkpoints import Lease, Record
 from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.core.codec import Codec
 from noetic_py.engine.journaling import ledger
-from noetic_py.engine.journaling.ledger import TTL, RunWriter
+from noetic_py.engine.journaling.ledger import TTL, RunStorage, RunWriter
 from noetic_py.errors import CheckpointError, CheckpointFailed, LeaseLost, StoreUnavailable
 from noetic_py.journal.records import Decision, Intent, JournalRecord, ResultDiscarded, dump_record
 from noetic_py.testing import Died, FaultyBackend, VirtualRuntime
@@ -59,6 +59,7 @@ class Scripted(DelegatingBackend):
         records: Sequence[Record],
         summary: bytes | None = None,
         status: str | None = None,
+        durable: bool = True,
     ) -> int:
         does = self.script.popleft() if self.script else "taken"
         if does == "slow":
@@ -72,7 +73,13 @@ class Scripted(DelegatingBackend):
         if does == "broken":
             raise ValueError("no such table")
         position = await super().append(
-            run_id, expected_position=expected_position, fence=fence, records=records, summary=summary, status=status
+            run_id,
+            expected_position=expected_position,
+            fence=fence,
+            records=records,
+            summary=summary,
+            status=status,
+            durable=durable,
         )
         self.batches.append([len(record.payload) for record in records])
         self.shown.append((summary, status))
@@ -93,7 +100,7 @@ class Scripted(DelegatingBackend):
 
 
 async def writer_of(backend: Any, mode: Any = "step") -> RunWriter:
-    return RunWriter(backend, await backend.acquire("r", ttl=TTL), Codec(), mode)
+    return RunWriter(RunStorage(backend, mode, None), await backend.acquire("r", ttl=TTL), Codec())
 
 
 def intent(number: int, size: int) -> Intent:

@@ -43,6 +43,7 @@ class Job(Generic[T]):
     Args:
         work: What is to be done, with what the thread keeps.
         write: Whether it writes.
+        durable: Whether what it writes has to survive a loss of power; what writes later and has to keeps it too.
 
     Attributes:
         handed_over: When it was, by the monotonic clock.
@@ -50,11 +51,12 @@ class Job(Generic[T]):
         error: What it has raised.
     """
 
-    __slots__ = ("_loop", "_signal", "done", "error", "handed_over", "value", "work", "write")
+    __slots__ = ("_loop", "_signal", "done", "durable", "error", "handed_over", "value", "work", "write")
 
-    def __init__(self, work: Callable[[Any], T], *, write: bool) -> None:
+    def __init__(self, work: Callable[[Any], T], *, write: bool, durable: bool = True) -> None:
         self.work: Callable[[Any], T] = work
         self.write: bool = write
+        self.durable: bool = durable
         self.handed_over: float = time.monotonic()
         self.done: bool = False
         self.value: Any = None
@@ -199,11 +201,10 @@ class WorkerPool(Generic[U]):
             raise
         return job.outcome()
 
-    async def run_all(self, works: Iterable[Callable[[U], T]]) -> Sequence[T | NoeticError]:
-        """Do pieces of writing work, in order and in one group as far as it goes; each has an outcome of its own."""
+    async def run_all(self, jobs: Sequence[Job[T]]) -> Sequence[T | NoeticError]:
+        """Have jobs done, in order and in one group as far as it goes; each has an outcome of its own."""
         self.check_open()
         await checkpoint_if_cancelled()
-        jobs = [Job(work, write=True) for work in works]
         for job in jobs:
             self._put(job)
         await _wait(jobs)
@@ -514,6 +515,10 @@ class StoreBackend(ABC, Generic[S]):
         """Use the store to become an owner; where the caller never learns of it, it is undone."""
         return await self._do(work, write=True)
 
+    async def _release(self, leases: Collection[Lease]) -> None:
+        """Use the store to end leases."""
+        await self._do(lambda store: store.release(leases), write=True)
+
     @abstractmethod
     async def _append(self, given: Transaction, size: int, now: datetime) -> int:
         """Append a transaction that was checked, of so many bytes."""
@@ -535,6 +540,7 @@ class StoreBackend(ABC, Generic[S]):
         records: Sequence[Record],
         summary: bytes | None = None,
         status: str | None = None,
+        durable: bool = True,
     ) -> int:
         """Append one transaction; see [`CheckpointBackend.append`][noetic_py.checkpoints.CheckpointBackend.append].
 
@@ -545,7 +551,7 @@ class StoreBackend(ABC, Generic[S]):
             CodecError: A record holds a reference and no payload.
             LimitExceeded: It is too large.
         """
-        given = Transaction(run_id, expected_position, fence, records, summary, status)
+        given = Transaction(run_id, expected_position, fence, records, summary, status, durable)
         return await self._append(given, self._size(given), self._runtime.now())
 
     def _size(self, given: Transaction) -> int:
@@ -680,7 +686,7 @@ class StoreBackend(ABC, Generic[S]):
 
     async def release(self, lease: Lease) -> None:
         """Give a lease back; one that is not held any more is not an error."""
-        await self._do(lambda store: store.release([lease]), write=True)
+        await self._release([lease])
 
     # -- scoped values
 
@@ -761,7 +767,7 @@ class ThreadedBackend(StoreBackend[S]):
         return await self._pool.run(Job(work, write=write))
 
     async def _acquire(self, work: Callable[[S], Lease]) -> Lease:
-        return await self._pool.run(Job(work, write=True), undo=_release)
+        return await self._pool.run(Job(work, write=True), undo=_undo)
 
 
 class EmbeddedStore(BlockingStore, Protocol):
@@ -788,18 +794,28 @@ class EmbeddedBackend(ThreadedBackend[E]):
         """`False`: other processes of this machine see it, other machines do not."""
         return False
 
+    # A loss of power ends all processes that could own a run of this machine, so no lease has to survive one.
+
+    async def _acquire(self, work: Callable[[E], Lease]) -> Lease:
+        return await self._pool.run(Job(work, write=True, durable=False), undo=_undo)
+
+    async def _release(self, leases: Collection[Lease]) -> None:
+        await self._pool.run(Job(lambda store: store.release(leases), write=True, durable=False))
+
     async def _append(self, given: Transaction, size: int, now: datetime) -> int:
-        return await self._pool.run(Job(_appending(given, now), write=True))
+        return await self._pool.run(Job(_appending(given, now), write=True, durable=given.durable))
 
     async def _append_many(
         self, given: Sequence[Transaction], sizes: Sequence[int], now: datetime
     ) -> Sequence[int | NoeticError]:
-        return await self._pool.run_all([_appending(each, now) for each in given])
+        return await self._pool.run_all(
+            [Job(_appending(each, now), write=True, durable=each.durable) for each in given]
+        )
 
 
 def _appending(given: Transaction, now: datetime) -> Callable[[EmbeddedStore], int]:
     return lambda store: store.append(given, now)
 
 
-def _release(lease: Lease, store: BlockingStore) -> None:
+def _undo(lease: Lease, store: BlockingStore) -> None:
     store.release([lease])

@@ -73,6 +73,7 @@ class CheckpointBackend(Protocol):
         records: Sequence[Record],
         summary: bytes | None = None,
         status: str | None = None,
+        durable: bool = True,
     ) -> int:
         """Append one transaction, whole or not at all; the first one makes the run.
 
@@ -83,6 +84,9 @@ class CheckpointBackend(Protocol):
             records: What is appended.
             summary: A small summary of the run, opaque here, that replaces the earlier one.
             status: A short text that replaces the earlier one, and that `list` and `prune` can ask for.
+            durable: Whether it has to survive what `durability` says when this returns. If not, it is visible to all
+                and survives the process, but a loss of power may undo it; the next durable append to any run keeps it
+                too. A backend may make every append durable.
 
         Returns:
             The new position.

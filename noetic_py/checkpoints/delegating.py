@@ -65,10 +65,17 @@ class DelegatingBackend:
         records: Sequence[Record],
         summary: bytes | None = None,
         status: str | None = None,
+        durable: bool = True,
     ) -> int:
         """Append one transaction."""
         return await self.inner.append(
-            run_id, expected_position=expected_position, fence=fence, records=records, summary=summary, status=status
+            run_id,
+            expected_position=expected_position,
+            fence=fence,
+            records=records,
+            summary=summary,
+            status=status,
+            durable=durable,
         )
 
     async def append_many(self, transactions: Sequence[Transaction]) -> Sequence[int | NoeticError]:

@@ -322,6 +322,7 @@ class SignedBackend(DelegatingBackend):
         records: Sequence[Record],
         summary: bytes | None = None,
         status: str | None = None,
+        durable: bool = True,
     ) -> int:
         """Append one transaction, encoded by the transforms.
 
@@ -342,6 +343,7 @@ class SignedBackend(DelegatingBackend):
             records=given.records,
             summary=given.summary,
             status=status,
+            durable=durable,
         )
         _keep(self._ends, run_id, end)
         return position

@@ -615,6 +615,11 @@ class Bus:
         if subscription.waits:
             self._waited.append(subscription)
 
+    @property
+    def streamed(self) -> bool:
+        """Whether a caller reads the run's events, and takes the last one for the end."""
+        return any(each.subscription is not None for each in self._listeners)
+
     def leave(self, subscription: Subscription[object]) -> None:
         """Listen no more."""
         subscription.leave()

@@ -111,7 +111,7 @@ async def execute(step: AnyStep, value: object, parent: Frame, name: str, scope:
         ledger.returned(parent, length)
     if run.alert:
         last = x.last_step
-        await _committed(x, step)
+        await _committed(frame, output)
         # Others have gone on meanwhile, and the next request is about this step.
         x.last_step = last
     return output
@@ -200,16 +200,25 @@ async def _before(
     return found
 
 
-async def _committed(x: Execution, step: AnyStep) -> None:
+async def _committed(frame: Frame, output: object) -> None:
     """A step is done once its record is stored; and nothing goes on in an execution that was stopped."""
+    x = frame.x
     run = x.run
     if run.store is not None:
-        await run.store.commit(run.journal)
+        await run.store.commit(run.journal, durable=not _ends_around(frame, output))
     if run.stopping:
         await _breathe(x)
-    if step.replay == "once":
+    if frame.step.replay == "once":
         # It was shielded from cancellation until here.
         await checkpoint_if_cancelled()
+
+
+def _ends_around(frame: Frame, output: object) -> bool:
+    """Whether the step around ends with this one before anything of the user's runs, and its commit makes both last."""
+    x, up = frame.x, frame.up
+    if up is None or up.kind.ends_with is None or x.has_layers or x.run.dispatches_hooks or frame.step.replay == "once":
+        return False
+    return up.kind.ends_with(up, frame.at[-1], output)
 
 
 async def _unwind(frame: Frame, error: BaseException, own: bool) -> None:

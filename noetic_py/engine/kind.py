@@ -59,6 +59,8 @@ class Kind:
         apart: Whether it works on a conversation and state of its own wherever it is called.
         left: What the conversation of its parent gets of its node, where that is not all of it.
         ordered: Its layout in the order of the conversation, where that is not the order of the records.
+        ends_with: Whether nothing of the user's runs between the end of a child and its own end: given its frame, the
+            child's name and the child's output. The child's record then waits for its own with a loss of power.
         passes_on: Whether a failure below ends it too, so that it does not react to one.
         rounds: Whether the limit of iterations counts its children.
         stoppable: Whether `stop_loop` ends it.
@@ -93,6 +95,7 @@ class Kind:
     apart: bool = False
     left: Callable[[Node], Iterator[BodySegment]] | None = None
     ordered: Callable[[list[BodySegment | Node]], list[BodySegment | Node]] | None = None
+    ends_with: Callable[[Any, str, Any], bool] | None = None
     passes_on: bool = False
     rounds: bool = False
     stoppable: bool = False

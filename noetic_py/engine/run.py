@@ -353,7 +353,8 @@ async def _end(
         if control is not None and control.shutdown is not None:
             run.store.set_summary(shutdown=True)
         try:
-            await run.store.commit(run.journal, force=True)
+            durable = run.bus.streamed or not run.store.followed
+            await run.store.commit(run.journal, force=True, durable=durable)
         finally:
             await run.store.release()
     if run.bus.active:

@@ -43,6 +43,7 @@ class Transaction:
         records: What is appended; may be empty when only the summary or the status changes.
         summary: Replaces the run's summary; `None` leaves it.
         status: Replaces the run's status; `None` leaves it.
+        durable: Whether it has to survive a loss of power when it is acknowledged, or only with the next one that has.
     """
 
     run_id: str
@@ -51,6 +52,7 @@ class Transaction:
     records: Sequence[Record]
     summary: bytes | None = None
     status: str | None = None
+    durable: bool = True
 
 
 @frozen

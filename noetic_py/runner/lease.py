@@ -115,7 +115,7 @@ async def begin_stored_run(run: Run, plan: RunPlan, storage: RunStorage) -> RunP
         raise RunBusy(
             f"run {run.run_id!r} is there already", hint="resume it, leave out run_id=, or delete the old run"
         )
-    store = RunWriter(storage.backend, lease, codec, storage.mode)
+    store = RunWriter(storage, lease, codec)
     store.status = "running"
     store.summary_fields = _run_summary(run, plan.step.id, storage.source)
     store.set_summary()
@@ -291,7 +291,7 @@ async def go_on(
     if head is None or head.position != len(run_history.records):
         await release_lease(storage.backend, lease)
         raise RunBusy(f"run {run.run_id!r} was written by another owner just now", hint="try again")
-    store = RunWriter(storage.backend, lease, codec, storage.mode, position=head.position)
+    store = RunWriter(storage, lease, codec, position=head.position)
     store.status = "running"
     store.summary_fields = _run_summary(run, step.id, opening.source)
     ended = run_history.ended

@@ -197,9 +197,10 @@ class SessionLease:
                 # It lasts for longer than one try takes.
                 continue
 
-    async def append(self, records: Sequence[Record], *, summary: bytes | None = None) -> None:
+    async def append(self, records: Sequence[Record], *, summary: bytes | None = None, durable: bool = True) -> None:
         """Write at the end of the stream."""
-        self.position = await self._backend.append(
+        append = self._backend.append if durable else partial(self._backend.append, durable=False)
+        self.position = await append(
             self._lease.run_id,
             expected_position=self.position,
             fence=self._lease.fence,
@@ -579,6 +580,8 @@ class SessionStore:
         conversation: session_stream.StoredConversation,
         records: Sequence[Record],
         codec: Codec,
+        *,
+        durable: bool = True,
     ) -> None:
         """Write at the end of a session, and take it in."""
         summary = None
@@ -586,7 +589,7 @@ class SessionStore:
             summary = dump({"session": list(key.parts), "from": conversation.position})
             # Before the first record, so that no session is in no list.
             await self.backend.put(_index_of(key.app, key.user), key.session, b"{}")
-        await lease.append(records, summary=summary)
+        await lease.append(records, summary=summary, durable=durable)
         conversation.noted = True
         # A reader may have taken in some of it meanwhile.
         conversation.advance(records[len(records) - (lease.position - conversation.position) :], codec)

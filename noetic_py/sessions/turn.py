@@ -164,7 +164,14 @@ class Turn:
             )
         if conversation.open is not None:
             await self._close(lease, conversation, conversation.open.run_id)
-        await store.write(lease, key, conversation, [session_stream.started(self._run.run_id, delivery)], self._codec)
+        opening = [session_stream.started(self._run.run_id, delivery)]
+        storage = plan.storage
+        # The run's own beginning is committed before anything of it runs, and the turn's end behind the run's.
+        await store.write(
+            lease, key, conversation, opening, self._codec, durable=storage is None or storage.mode != "step"
+        )
+        if storage is not None and store.policy.persist != "manual":
+            self._plan = evolve(plan, storage=evolve(storage, followed=True))
         return await self._from(conversation, lambda made: self._write(lease, conversation, made))
 
     async def beside_others(self) -> AnyResult:

@@ -120,12 +120,19 @@ class FaultyBackend(DelegatingBackend):
         records: Sequence[Record],
         summary: bytes | None = None,
         status: str | None = None,
+        durable: bool = True,
     ) -> int:
         """Append one transaction, and die when it is time."""
         self._check()
         await self._count("before")
         position = await self._inner.append(
-            run_id, expected_position=expected_position, fence=fence, records=records, summary=summary, status=status
+            run_id,
+            expected_position=expected_position,
+            fence=fence,
+            records=records,
+            summary=summary,
+            status=status,
+            durable=durable,
         )
         self._check()
         await self._count("after")

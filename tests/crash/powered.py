@@ -71,11 +71,19 @@ class Acknowledging(SqliteBackend):
         records: Sequence[Record],
         summary: bytes | None = None,
         status: str | None = None,
+        durable: bool = True,
     ) -> int:
         position = await super().append(
-            run_id, expected_position=expected_position, fence=fence, records=records, summary=summary, status=status
+            run_id,
+            expected_position=expected_position,
+            fence=fence,
+            records=records,
+            summary=summary,
+            status=status,
+            durable=durable,
         )
-        os.write(self._handle, b"%d\n" % position)
+        if durable:
+            os.write(self._handle, b"%d\n" % position)
         return position
 
 

@@ -38,10 +38,17 @@ class Dying(FaultyBackend):
         records: Sequence[Record],
         summary: bytes | None = None,
         status: str | None = None,
+        durable: bool = True,
     ) -> int:
         self._death.before()
         position = await super().append(
-            run_id, expected_position=expected_position, fence=fence, records=records, summary=summary, status=status
+            run_id,
+            expected_position=expected_position,
+            fence=fence,
+            records=records,
+            summary=summary,
+            status=status,
+            durable=durable,
         )
         self._death.after()
         return position

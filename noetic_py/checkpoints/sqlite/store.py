@@ -77,6 +77,7 @@ class SqliteStore:
         self._checkpointer: sqlite3.Connection | None = None
         self._logged = 0
         self._releases = False
+        self._syncs = True
         if mode == "wal":
             self._execute("PRAGMA busy_timeout = 0")
 
@@ -87,8 +88,13 @@ class SqliteStore:
         """Whether one is open."""
         return self._connection.in_transaction
 
-    def begin(self, *, write: bool) -> bool:
+    def begin(self, *, write: bool, durable: bool = True) -> bool:
         """Open a transaction.
+
+        Args:
+            write: Whether it writes.
+            durable: Whether it has to survive a loss of power at once, or with the next one that has to: a write-ahead
+                log keeps them in order. In a rollback journal all do at once.
 
         Returns:
             Whether the file is still written the way it was when it was opened.
@@ -100,6 +106,9 @@ class SqliteStore:
             self._execute("BEGIN")
             return True
         self._place.check()
+        if durable != self._syncs and self.mode != "persist":
+            self._execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._syncs = durable
         self._take_turn()
         if self.mode == "persist":
             return self._one("PRAGMA journal_mode") == ("persist",)
@@ -708,7 +717,7 @@ class GroupCommit:
         What was lost because of one piece is done once more, each piece alone.
         """
         try:
-            if not store.begin(write=True):
+            if not store.begin(write=True, durable=any(job.durable for job in jobs)):
                 store = self._reopened()
             for job in jobs:
                 _part(store, job, alone=len(jobs) == 1)

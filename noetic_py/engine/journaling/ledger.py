@@ -6,6 +6,7 @@ it, `finished` appends it, and `RunWriter.commit` stores what was appended.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections import deque
@@ -107,12 +108,14 @@ class RunStorage:
         mode: When finished steps are committed.
         source: Where its flow can be imported from, `None` when it was not given.
         again: Whether a stored run of the same id is resumed instead of refused.
+        followed: Whether its end is followed by a commit of the session that it is a turn of, before a caller sees it.
     """
 
     backend: CheckpointBackend
     mode: Durability
     source: str | None
     again: bool = False
+    followed: bool = False
 
 
 _Taken: TypeAlias = tuple[list[Record], bytes | None, str | None]
@@ -129,24 +132,26 @@ class RunWriter:
         mode: When finished steps are committed.
         summary: The encoded run summary that the next commit stores; `None` leaves the stored one.
         summary_fields: The fields that every summary of this run has.
+        followed: Whether the run's end is followed by another commit, before a caller sees it.
         hurried: Whether something waits for the next commit that is not to wait for the next step.
     """
 
-    def __init__(
-        self, backend: CheckpointBackend, lease: Lease, codec: Codec, mode: Durability, *, position: int = 0
-    ) -> None:
+    def __init__(self, storage: RunStorage, lease: Lease, codec: Codec, *, position: int = 0) -> None:
         self.codec = codec
-        self.mode = mode
+        self.mode = storage.mode
+        self.followed = storage.followed
         self.fence = lease.fence
         self.summary: bytes | None = None
         self.summary_fields: Mapping[str, object] = {}
         self.status: str | None = None
-        self.backend = backend
+        self.backend = storage.backend
         self._lease = lease
         self.hurried = anyio.Event()
         # How many records of the journal have been encoded, and how many of them are in the backend.
         self._staged = position
         self._written = position
+        # Up to where it has to survive a loss of power, and up to where it does.
+        self._durable_goal = self._durable = position
         self._queue: list[Record] = []
         # How many records each commit has added to these, and of how many bytes.
         self._commits: deque[tuple[int, int]] = deque()
@@ -219,12 +224,13 @@ class RunWriter:
             )
             raise self._poison from error
 
-    async def commit(self, journal: list[JournalRecord], *, force: bool = False) -> None:
+    async def commit(self, journal: list[JournalRecord], *, force: bool = False, durable: bool = True) -> None:
         """Return once everything appended so far is stored; cannot be cancelled.
 
         Args:
             journal: The run's journal.
             force: Also where the run does not commit each step.
+            durable: Whether it has to survive a loss of power, or only the end of the process until the next commit.
 
         Raises:
             CheckpointError: The backend has not taken it, now or earlier.
@@ -234,18 +240,24 @@ class RunWriter:
         if self.mode != "step" and not force:
             return
         goal = self._staged
+        if durable:
+            self._durable_goal = goal
         if self._writing:
             with anyio.CancelScope(shield=True):
                 await self._wait_for(goal)
         else:
-            while self._written < goal:
+            while self._is_open(goal):
                 await self._write()
         if force:
             self.check()
 
+    def _is_open(self, goal: int) -> bool:
+        """Whether something is to be written before a position is stored as it has to be."""
+        return self._written < goal or self._durable < min(goal, self._durable_goal)
+
     async def _wait_for(self, goal: int) -> None:
         """Others write: wait for them, and write what they have left."""
-        while self._written < goal:
+        while self._is_open(goal):
             self.check()
             if self._writing:
                 if self._turn is None:
@@ -292,14 +304,15 @@ class RunWriter:
     async def _write(self) -> None:
         taken = self._taken()
         done = self._written + len(taken[0])
+        durable = self._durable < self._durable_goal
         self._writing = True
         try:
             # Every step comes by here, and a shielded scope would cost more than all else that is done here: there is
             # one only where a cancellation has come.
             try:
-                await self._append(taken)
+                await self._append(taken, durable)
             except anyio.get_cancelled_exc_class() as error:
-                await self._finish_append(taken, done)
+                await self._finish_append(taken, done, durable)
                 if anyio.current_effective_deadline() > -math.inf and failure_of(error) is None:
                     # No scope is cancelled, which would say so again at the next wait: it was the task itself.
                     raise
@@ -322,9 +335,10 @@ class RunWriter:
             if turn is not None:
                 turn.set()
 
-    async def _append(self, taken: _Taken) -> None:
+    async def _append(self, taken: _Taken, durable: bool) -> None:
         records, summary, status = taken
-        self._written = await self.backend.append(
+        append = self.backend.append if durable else functools.partial(self.backend.append, durable=False)
+        self._written = await append(
             self._lease.run_id,
             expected_position=self._written,
             fence=self.fence,
@@ -332,14 +346,16 @@ class RunWriter:
             summary=summary,
             status=status,
         )
+        self._durable = self._written if durable else self._durable
 
-    async def _finish_append(self, taken: _Taken, done: int) -> None:
+    async def _finish_append(self, taken: _Taken, done: int, durable: bool) -> None:
         """After a cancelled append: find out whether it was committed, and append it if not."""
         with anyio.CancelScope(shield=True):
             head = await self.backend.head(self._lease.run_id)
             if head is None or (head.position, head.fence) != (done, self.fence):
-                await self._append(taken)
+                await self._append(taken, durable)
             self._written = done
+            self._durable = done if durable else self._durable
 
     async def beat(self, hear: Callable[[], Awaitable[None]]) -> None:
         """Keep the lease until cancelled; a lost one poisons the run before its next body, and its next commit.

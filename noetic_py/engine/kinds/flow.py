@@ -45,6 +45,11 @@ async def run_sequence(value: object, frame: Frame) -> object:
     return value
 
 
+def _is_last(frame: Frame, name: str, output: object) -> bool:
+    spec: SequenceSpec = frame.step.spec
+    return name == spec.frames[-1]
+
+
 def _last_text(frame: Frame, given: object) -> object:
     """The text of the last answer in a sequence; what its last step was given, when there is none."""
     answers = (item for item in reversed(frame.log.since(frame.start)) if isinstance(item, Message) and item.is_final)
@@ -419,8 +424,10 @@ async def run_gather(value: object, frame: Frame) -> list[object]:
 
 
 KINDS = (
-    Kind("sequence", run_sequence, composite=True, in_order=True, passes_on=True),
-    Kind("branch", run_branch, composite=True, in_order=True, passes_on=True),
+    Kind("sequence", run_sequence, composite=True, in_order=True, ends_with=_is_last, passes_on=True),
+    Kind(
+        "branch", run_branch, composite=True, in_order=True, ends_with=lambda frame, name, output: True, passes_on=True
+    ),
     Kind("parallel", run_parallel, composite=True, paths=True, at_once=True, skips=True),
     Kind("gather", run_gather, declared=False, digested=False, composite=True, paths=True, at_once=True),
 )

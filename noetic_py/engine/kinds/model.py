@@ -520,6 +520,17 @@ async def _answered(frame: Frame) -> Any:
     raise AssertionError
 
 
+def _is_answered(frame: Frame, name: str, output: object) -> bool:
+    """Whether an answer is the step's value as it is: it calls no tool, and nothing reads or continues it."""
+    spec: ModelSpec = frame.step.spec
+    return (
+        isinstance(output, ModelResponse)
+        and not spec.outputs
+        and output.stop_reason != "paused"
+        and not any(isinstance(item, FunctionCall) for item in output.items)
+    )
+
+
 def _is_handed_on(frame: Frame, value: object) -> bool:
     """Whether the input is the answer before it, which the conversation holds already."""
     last = frame.log[-1] if frame.log.size else None
@@ -750,6 +761,7 @@ KINDS = (
         reported=False,
         at_once=True,
         skips=True,
+        ends_with=_is_answered,
         ordered=_in_call_order,
         meta=_recalled,
     ),

@@ -173,6 +173,13 @@ class AppendChecks(Suite):
         equal(payloads(await everything(backend, "b")), [b"b0"])
         equal(await backend.head("c"), None)
 
+    async def test_an_append_that_need_not_be_durable_is_seen_at_once(self, backend: CheckpointBackend) -> None:
+        equal(await backend.append("r", expected_position=0, fence=0, records=[record("a")], durable=False), 1)
+        equal(payloads(await everything(backend, "r")), [b"a"])
+        equal(await backend.append_many([Transaction("r", 1, 0, [record("b")], durable=False)]), [2])
+        equal(await backend.append("r", expected_position=2, fence=0, records=[record("c")]), 3)
+        equal(payloads(await everything(backend, "r")), [b"a", b"b", b"c"])
+
     async def test_append_many_of_nothing(self, backend: CheckpointBackend) -> None:
         equal(list(await backend.append_many([])), [])
 
