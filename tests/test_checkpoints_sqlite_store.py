@@ -144,7 +144,7 @@ MOVES = st.one_of(
     ),
     st.tuples(st.just("append"), RUNS, st.lists(PAYLOAD, min_size=1, max_size=3), st.just(0), st.none(), st.none()),
     st.tuples(st.just("undone"), RUNS, st.lists(PAYLOAD, max_size=3)),
-    st.tuples(st.just("fork"), RUNS, RUNS, st.integers(0, 5), STATUS, SUMMARY),
+    st.tuples(st.just("fork"), RUNS, RUNS, st.integers(0, 5), st.lists(PAYLOAD, max_size=2), STATUS, SUMMARY),
     st.tuples(st.just("delete"), RUNS),
     st.tuples(
         st.just("prune"),
@@ -212,11 +212,13 @@ class World:
         run: str,
         new: str,
         at: int,
+        payloads: list[bytes],
         status: str | None,
         summary: bytes | None,
     ) -> None:
         now = self.now
-        self.both(process, together, lambda store: store.fork(run, at, new, summary, status, now))
+        given = Transaction(new, at, 0, [Record("K", ("flow",), each) for each in payloads], summary, status)
+        self.both(process, together, lambda store: store.fork(run, given, now))
 
     def delete(self, process: Process, together: bool, run: str) -> None:
         self.both(process, together, lambda store: store.delete(run))
@@ -299,7 +301,8 @@ class World:
 
 
 def forking(run: str, at: int, new: str) -> Work:
-    return lambda store: store.fork(run, at, new, b"s", "running", BEGAN)
+    given = Transaction(new, at, 0, (), b"s", "running")
+    return lambda store: store.fork(run, given, BEGAN)
 
 
 def deleting(run: str) -> Work:
@@ -401,7 +404,10 @@ def test_a_run_has_so_many_records_and_no_more(tmp_path: Path, monkeypatch: pyte
     with opened(tmp_path) as [process]:
         assert process.do(appending("a", 0, b"x", b"x")) == [2]
         assert process.do(appending("a", 2, b"x")) == ["LimitExceeded"]
-        assert process.do(lambda store: store.fork("a", 2, "f", None, None, BEGAN), appending("a", 2)) == [None, 2]
+        assert process.do(lambda store: store.fork("a", Transaction("f", 2, 0, ()), BEGAN), appending("a", 2)) == [
+            None,
+            2,
+        ]
 
 
 def test_what_is_damaged_is_left_when_old_runs_are_deleted(tmp_path: Path) -> None:
@@ -536,7 +542,7 @@ def test_what_is_changed_in_a_file_is_found_when_it_is_read(tmp_path: Path, sql:
         process.do(
             appending("a", 0, b"x", b"a large payload"),
             appending("a", 2, b"y"),
-            lambda store: store.fork("a", 2, "f", None, None, BEGAN),
+            lambda store: store.fork("a", Transaction("f", 2, 0, ()), BEGAN),
             appending("f", 2, b"z"),
             lambda store: store.put(SCOPE, "k", b"v", None),
         )

@@ -11,8 +11,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from noetic_py import Harness, sequence, step
+from noetic_py import Context, Harness, InMemoryBackend, Memory, StateBag, sequence, step
 from noetic_py.checkpoints import Record, SqliteBackend
+from noetic_py.testing import FaultyBackend
 
 pytestmark = pytest.mark.anyio
 
@@ -122,3 +123,20 @@ flow = sequence(first, second)
 
 async def _run(harness: Harness) -> None:
     await harness.run(flow, 1, run_id="r")
+
+
+async def test_a_fork_with_another_state_is_whole_or_not_there() -> None:
+    """It is one commit, so no process can die between a fork and its state, and leave a run with the old one."""
+
+    @step
+    async def shown(x: int, ctx: Context[Memory, StateBag]) -> object:
+        return ctx.state["n"]
+
+    backend = InMemoryBackend()
+    async with Harness(checkpoints=backend) as harness:
+        await harness.run(shown, 1, run_id="r", state=StateBag({"n": 1}))
+    async with Harness(checkpoints=FaultyBackend(backend, dies_at=1)) as harness:
+        forked = await harness.fork("r", at=1, state=StateBag({"n": 2}))
+    async with Harness(checkpoints=backend) as harness:
+        assert {each.run_id for each in await harness.runs.list()} == {"r", forked}
+        assert (await harness.resume(forked, shown)).value == 2

@@ -398,10 +398,8 @@ class BlockingStore(Protocol):
         """A page of runs."""
         ...
 
-    def fork(
-        self, run_id: str, at: int, new_run_id: str, summary: bytes | None, status: str | None, now: datetime, /
-    ) -> None:
-        """Make a run that shares a journal's beginning."""
+    def fork(self, run_id: str, given: Transaction, now: datetime, /) -> None:
+        """Make a run that shares a journal's beginning, up to where a transaction is appended to it."""
         ...
 
     def delete(self, run_id: str, /) -> None:
@@ -604,19 +602,29 @@ class StoreBackend(ABC, Generic[S]):
         return await self._do(lambda store: store.list(below, min(limit, FARTHEST), status))
 
     async def fork(
-        self, run_id: str, *, at: int, new_run_id: str, summary: bytes | None = None, status: str | None = None
+        self,
+        run_id: str,
+        *,
+        at: int,
+        new_run_id: str,
+        records: Sequence[Record] = (),
+        summary: bytes | None = None,
+        status: str | None = None,
     ) -> None:
         """Make a run whose journal is the first `at` records of another's, without copying them.
 
         Raises:
             RunNotFound: There is no such run.
             PositionConflict: `at` is not a transaction's end, or the new run exists.
+            CodecError: A record holds a reference and no payload.
+            LimitExceeded: The records are too large.
         """
         checks.check_id(run_id)
         checks.check_id(new_run_id, "new_run_id")
-        checks.check_append((), summary, status)
+        given = Transaction(new_run_id, at, 0, records, summary, status)
+        self._size(given)
         now = self._runtime.now()
-        await self._do(lambda store: store.fork(run_id, at, new_run_id, summary, status, now), write=True)
+        await self._do(lambda store: store.fork(run_id, given, now), write=True)
 
     async def delete(self, run_id: str) -> None:
         """Forget a run; one that is not there is no error. Its forks keep what they share with it.

@@ -142,13 +142,30 @@ class CheckpointBackend(Protocol):
         ...
 
     async def fork(
-        self, run_id: str, *, at: int, new_run_id: str, summary: bytes | None = None, status: str | None = None
+        self,
+        run_id: str,
+        *,
+        at: int,
+        new_run_id: str,
+        records: Sequence[Record] = (),
+        summary: bytes | None = None,
+        status: str | None = None,
     ) -> None:
-        """Make a run whose journal is the first `at` records of another's; it has no owner yet.
+        """Make a run whose journal is the first `at` records of another's, whole or not at all; it has no owner yet.
+
+        Args:
+            run_id: The other run.
+            at: How many of its records.
+            new_run_id: The run that is made.
+            records: One more transaction, behind those.
+            summary: The new run's summary.
+            status: Its status.
 
         Raises:
             RunNotFound: There is no such run.
             PositionConflict: `at` is not a transaction's end, or the new run exists.
+            CodecError: A record holds what this backend cannot store.
+            LimitExceeded: The transaction, its summary or its status is too large.
         """
         ...
 

@@ -101,10 +101,17 @@ class DelegatingBackend:
         return await self.inner.list(after=after, limit=limit, status=status)
 
     async def fork(
-        self, run_id: str, *, at: int, new_run_id: str, summary: bytes | None = None, status: str | None = None
+        self,
+        run_id: str,
+        *,
+        at: int,
+        new_run_id: str,
+        records: Sequence[Record] = (),
+        summary: bytes | None = None,
+        status: str | None = None,
     ) -> None:
         """Make a run out of another one's beginning."""
-        await self.inner.fork(run_id, at=at, new_run_id=new_run_id, summary=summary, status=status)
+        await self.inner.fork(run_id, at=at, new_run_id=new_run_id, records=records, summary=summary, status=status)
 
     async def delete(self, run_id: str) -> None:
         """Forget a run."""

@@ -129,19 +129,19 @@ class MemoryStore:
             cursor=run.number,
         )
 
-    def fork(
-        self, run_id: str, at: int, new_run_id: str, summary: bytes | None, status: str | None, now: datetime
-    ) -> None:
-        """Make a run whose journal is another's beginning."""
-        run = self._get(run_id)
+    def fork(self, run_id: str, given: Transaction, now: datetime) -> None:
+        """Make a run whose journal is another's beginning, and a transaction."""
+        run, at = self._get(run_id), given.expected_position
         place = bisect_left(run.ends, at)
         if at not in (0, run.position) and (place == len(run.ends) or run.ends[place] != at):
             raise checks.no_end(at)
-        if new_run_id in self.runs:
-            raise checks.is_taken(new_run_id)
-        made = self._create(new_run_id, now)
-        made.records, made.ends = run.records[:at], [end for end in run.ends if end <= at]
-        made.summary, made.status = summary or b"", status
+        if given.run_id in self.runs:
+            raise checks.is_taken(given.run_id)
+        made = self._create(given.run_id, now)
+        made.records, made.ends = [*run.records[:at], *given.records], [end for end in run.ends if end <= at]
+        if given.records:
+            made.ends.append(made.position)
+        made.summary, made.status = bytes(given.summary or b""), given.status
 
     def delete(self, run_id: str) -> None:
         """Forget a run."""

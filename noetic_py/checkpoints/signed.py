@@ -431,18 +431,26 @@ class SignedBackend(DelegatingBackend):
             raise refused(run_id, check)
 
     async def fork(
-        self, run_id: str, *, at: int, new_run_id: str, summary: bytes | None = None, status: str | None = None
+        self,
+        run_id: str,
+        *,
+        at: int,
+        new_run_id: str,
+        records: Sequence[Record] = (),
+        summary: bytes | None = None,
+        status: str | None = None,
     ) -> None:
         """Make a run out of another one's beginning; what they share stays as it was written in the other one.
 
         Raises:
             RunNotFound: There is no such run.
             PositionConflict: `at` is not a transaction's end, or the new run exists.
+            CheckpointFailed: A transform failed.
             RecordRefused: A record up to there is not what was written.
         """
         check_id(run_id)
         check_id(new_run_id, "new_run_id")
-        check_append((), summary, status)
+        check_append(records, summary, status)
         await self._identify(make=True)
         cursor = await self._walk(run_id, at)
         first = self._forged.get(run_id, {}).get(False)
@@ -451,8 +459,11 @@ class SignedBackend(DelegatingBackend):
         if cursor is None or at < 0:
             raise no_end(at)
         origins = origins_at(cursor.seen.end, at)
-        end = JournalEnd(new_run_id, at, cursor.digest, status, summary or b"", origins, self._chain.store)
-        await self._inner.fork(run_id, at=at, new_run_id=new_run_id, summary=self._chain.sign_end(end), status=status)
+        made, digest = self._chain.encode(new_run_id, at, cursor.digest, records)
+        end = JournalEnd(new_run_id, at + len(made), digest, status, bytes(summary or b""), origins, self._chain.store)
+        await self._inner.fork(
+            run_id, at=at, new_run_id=new_run_id, records=made, summary=self._chain.sign_end(end), status=status
+        )
         _keep(self._ends, new_run_id, end)
 
     async def delete(self, run_id: str) -> None:

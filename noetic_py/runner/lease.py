@@ -226,9 +226,7 @@ async def fork_at(backend: CheckpointBackend, run_id: str, new: PlannedFork, sta
             # The last record of a run has its open requests.
             records.append(dump_record(ended, codec))
     status = "suspended" if waits else "interrupted"
-    await backend.fork(run_id, at=new.at, new_run_id=new.run_id, summary=new.summary, status=status)
-    if records:
-        await backend.append(new.run_id, expected_position=new.at, fence=0, records=records)
+    await backend.fork(run_id, at=new.at, new_run_id=new.run_id, records=records, summary=new.summary, status=status)
 
 
 async def when_free(take: Callable[[], Awaitable[T]], wait: float, runtime: Runtime) -> T:

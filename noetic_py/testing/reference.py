@@ -72,7 +72,9 @@ _OPERATIONS = st.one_of(
     _operation("read", run=_RUNS, after=st.integers(-1, 12), limit=st.integers(0, 5)),
     _operation("head", run=_RUNS),
     _operation("list", limit=_PAGES, status=_STATUSES),
-    _operation("fork", run=_RUNS, at=st.integers(-1, 9), new=_RUNS, summary=_SUMMARYS, status=_STATUSES),
+    _operation(
+        "fork", run=_RUNS, at=st.integers(-1, 9), new=_RUNS, records=_drawn(), summary=_SUMMARYS, status=_STATUSES
+    ),
     _operation("delete", run=_RUNS),
     _operation("prune", keep=st.none() | st.integers(-1, 3), age=st.none() | st.integers(0, 5)),
     _operation("prune", keep=st.integers(0, 3), age=st.none(), statuses=st.sampled_from([["running"], ["completed"]])),
@@ -161,8 +163,11 @@ class _World:
             after = page[-1].cursor
         return entries
 
-    async def fork(self, run: str, at: int, new: str, summary: bytes | None, status: str | None) -> object:
-        await self.backend.fork(run, at=at, new_run_id=new, summary=summary, status=status)
+    async def fork(
+        self, run: str, at: int, new: str, records: Sequence[_Drawn], summary: bytes | None, status: str | None
+    ) -> object:
+        made = _made(records)
+        await self.backend.fork(run, at=at, new_run_id=new, records=made, summary=summary, status=status)
         return None
 
     async def delete(self, run: str) -> object:

@@ -278,14 +278,21 @@ class FileStore(FileValues):
             )
             return own.upto
 
-    def _begun(self, given: Transaction, packed: Packed, now: int) -> int:
-        """Make a run by its first transaction."""
-        count, number = len(given.records), self._folder.tick()
-        data = journals.framed(packed, 0, count, stream=number, seed=self._folder.seed) if count else b""
-        parts = (journals.JournalPart(number, count, len(data)),)
+    def _begun(
+        self,
+        given: Transaction,
+        packed: Packed,
+        now: int,
+        shares: Sequence[journals.JournalPart] = (),
+        links: Iterable[tuple[str, str]] = (),
+    ) -> int:
+        """Make a run by its first transaction, behind what it shares with another; returns where it ends."""
+        at, count, number = given.expected_position, len(given.records), self._folder.tick()
+        data = journals.framed(packed, at, count, stream=number, seed=self._folder.seed) if count else b""
+        parts = (*shares, journals.JournalPart(number, at + count, len(data)))
         run = journals.RunHead(given.run_id, number, parts, 0, 0, now, now, given.status, bytes(given.summary or b""))
-        self._make(run, data, packed)
-        return count
+        self._make(run, data, packed, links)
+        return at + count
 
     def _extended(self, run: journals.RunHead, packed: Packed, count: int) -> journals.JournalPart:
         """Write a transaction behind the end of a run's own journal."""
@@ -416,23 +423,17 @@ class FileStore(FileValues):
 
     # -- runs as a whole
 
-    def fork(
-        self, run_id: str, at: int, new_run_id: str, summary: bytes | None, status: str | None, now: datetime
-    ) -> None:
-        """Make a run that shares a journal's beginning."""
-        when = checks.micros(now)
-        with self._writing(new_run_id):
+    def fork(self, run_id: str, given: Transaction, now: datetime) -> None:
+        """Make a run that shares a journal's beginning, up to where a transaction is appended to it."""
+        with self._writing(given.run_id):
 
             def work(run: journals.RunHead) -> None:
-                shares, digests = self._shared(run, at)
-                if self._find(new_run_id) is not None:
-                    raise checks.is_taken(new_run_id)
-                number = self._folder.tick()
-                parts = (*shares, journals.JournalPart(number, at, 0))
+                shares, digests = self._shared(run, given.expected_position)
+                if self._find(given.run_id) is not None:
+                    raise checks.is_taken(given.run_id)
                 names = [*(_journal(index) for index in range(len(shares))), *sorted(digests)]
-                made = journals.RunHead(new_run_id, number, parts, 0, 0, when, when, status, bytes(summary or b""))
                 links = [(os.path.join(self._place(run_id), name), name) for name in names]
-                self._make(made, links=links)
+                self._begun(given, pack(given.records, threshold=self._threshold), checks.micros(now), shares, links)
 
             self._settled(run_id, work)
 

@@ -414,12 +414,10 @@ class SqliteStore:
             raise CorruptRecord("a large payload is missing", hint=_RESTORE)
         return row[0]
 
-    def fork(
-        self, run_id: str, at: int, new_run_id: str, summary: bytes | None, status: str | None, now: datetime
-    ) -> None:
-        """Make a run that shares a journal's beginning."""
+    def fork(self, run_id: str, given: Transaction, now: datetime) -> None:
+        """Make a run that shares a journal's beginning, up to where a transaction is appended to it."""
         run = self._require(run_id)
-        at = min(at, run.position + 1)
+        at = min(given.expected_position, run.position + 1)
         parts: list[tuple[int, int]] = []
         for stream, upto in self._parts(run):
             if not parts or parts[-1][1] < at:
@@ -428,14 +426,16 @@ class SqliteStore:
         ends = self._one("SELECT 1 FROM transactions WHERE id = ?", (place(stream, at),))
         if at != 0 and (ends is None or upto != at):
             raise checks.no_end(at)
-        if self._find(new_run_id) is not None:
-            raise checks.is_taken(new_run_id)
-        made = self._create(new_run_id, at, checks.micros(now), status, summary)
+        if self._find(given.run_id) is not None:
+            raise checks.is_taken(given.run_id)
+        made = self._create(given.run_id, at + len(given.records), checks.micros(now), given.status, given.summary)
         for stream, upto in parts if at else ():
             self._execute(
                 "INSERT INTO shared (run, upto, stream, crc) VALUES (?, ?, ?, ?)",
                 (made.id, upto, stream, self._sums.shared(made.id, upto, stream)),
             )
+        if given.records:
+            self._insert(made, pack(given.records, threshold=self._threshold), len(given.records))
 
     def delete(self, run_id: str) -> None:
         """Forget a run."""

@@ -318,6 +318,35 @@ class Forking(Suite):
                 await backend.fork("r", at=1, new_run_id=name)
         equal(await everything(backend, "f"), other)
 
+    @pytest.mark.parametrize("at", [0, 2])
+    async def test_a_fork_begins_with_a_transaction_of_its_own(self, backend: CheckpointBackend, at: int) -> None:
+        large = LARGE
+        await fill(backend, "r", 2, 2)
+        own = [record("own"), Record("K", (), large)]
+        await backend.fork("r", at=at, new_run_id="f", records=own, summary=b"mine", status="forked")
+        beginning = payloads(await everything(backend, "r"))[:at]
+        equal(payloads(await everything(backend, "f")), [*beginning, b"own", large])
+        equal(await backend.append("f", expected_position=at + 2, fence=0, records=[record("more")]), at + 3)
+        # The transaction is one, so a fork of the fork can end where it does, and not in it.
+        with pytest.raises(PositionConflict):
+            await backend.fork("f", at=at + 1, new_run_id="half")
+        await backend.fork("f", at=at + 2, new_run_id="g")
+        await backend.delete("f")
+        await backend.delete("r")
+        equal(payloads(await everything(backend, "g")), [*beginning, b"own", large])
+        equal([(each.run_id, each.position) for each in await backend.list()], [("g", at + 2)])
+
+    async def test_a_fork_that_is_refused_leaves_nothing(self, backend: CheckpointBackend) -> None:
+        await fill(backend, "r", 2)
+        await fill(backend, "there", 1)
+        for at, name in ((1, "f"), (2, "there")):
+            with pytest.raises(PositionConflict):
+                await backend.fork("r", at=at, new_run_id=name, records=[record("own")])
+        with pytest.raises(LimitExceeded):
+            await backend.fork("r", at=2, new_run_id="f", records=[Record("K", (), bytes(MAX_BYTES + 1))])
+        equal(await backend.head("f"), None)
+        equal(payloads(await everything(backend, "there")), [b"there/0"])
+
     async def test_an_unknown_run_cannot_be_forked(self, backend: CheckpointBackend) -> None:
         with pytest.raises(RunNotFound):
             await backend.fork("r", at=0, new_run_id="f")

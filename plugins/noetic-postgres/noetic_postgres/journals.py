@@ -84,11 +84,11 @@ class Journals:
     def __init__(self, link: Link, numbers: Numbers, threshold: int) -> None:
         self.link = link
         self.numbers = numbers
-        self._threshold = threshold
+        self.threshold = threshold
 
     def append_many(self, given: Sequence[Transaction]) -> Sequence[int | NoeticError]:
         """Append transactions, each with an outcome of its own: one in one statement, several in one transaction."""
-        packed = [PackedTransaction.of(each, self._threshold) for each in given]
+        packed = [PackedTransaction.of(each, self.threshold) for each in given]
         if len(packed) == 1:
             return [self._append_one(packed[0])]
         outcomes: dict[int, int | NoeticError] = {}
@@ -145,6 +145,11 @@ class Journals:
         for given, ((count,),) in zip(all_given, results, strict=True):
             outcomes.append(_end(given.what) if count else self._append_again(given))
         return outcomes
+
+    def extend(self, given: PackedTransaction, number: int) -> None:
+        """Append to a run that was made in the same transaction of the server, which is left open."""
+        query = self.link.sql.batch_append_blobs if given.packed.blobs else self.link.sql.batch_append
+        self.link.rows(query, self._values(given, number))
 
     def _append_again(self, given: PackedTransaction) -> int | NoeticError:
         """Why a transaction was refused in a batch; or append it, if only its run's number was another one."""

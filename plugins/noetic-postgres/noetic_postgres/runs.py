@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
+from attrs import evolve
+
 from noetic_postgres.checksums import FARTHEST, int8
 from noetic_postgres.journals import RESTORE, Found, Journals
-from noetic_postgres.link import Row
+from noetic_postgres.link import Row, Values
 from noetic_py.checkpoints.adapter import PrunePage
 from noetic_py.checkpoints.checks import is_held, is_owned, is_taken, no_end, no_run, not_held
+from noetic_py.checkpoints.server import PackedTransaction
 from noetic_py.errors import CorruptRecord
-from noetic_py.journal.stored import Lease, RunEntry, Stats
+from noetic_py.journal.stored import Lease, RunEntry, Stats, Transaction
 
 __all__ = ["Runs"]
 
@@ -150,22 +153,25 @@ class Runs(Journals):
 
     # -- forks and deletion
 
-    def fork(
-        self, run_id: str, at: int, new_run_id: str, summary: bytes | None, status: str | None, now: datetime
-    ) -> None:
-        """Make a run that shares a journal's beginning."""
+    def fork(self, run_id: str, given: Transaction, now: datetime) -> None:
+        """Make a run that shares a journal's beginning, up to where a transaction is appended to it."""
+        at = given.expected_position
+        # Summary and status are those of the run's row.
+        behind = PackedTransaction.of(evolve(given, summary=None, status=None), self.threshold)
+        keep = [(self.link.sql["keep"], {"lock": self.link.lock})] if behind.packed.blobs else []
         # The other run's row cannot go away before this is committed, and may change: appends go on.
         find, tick = self.link.sql["find_to_fork"], self.link.sql["tick"]
-        rows, ticks = self.link.batch([(b"BEGIN", None), (find, {"run_id": run_id}), (tick, {"count": 1})])[1:]
+        begin: list[tuple[bytes, Values | None]] = [(b"BEGIN", None), *keep]
+        rows, ticks = self.link.batch([*begin, (find, {"run_id": run_id}), (tick, {"count": 1})])[len(begin) :]
         if not rows:
             raise no_run(run_id)
         run = self.run_of(run_id, rows[0])
         parts = self._parts_upto(run, min(at, run.position + 1))
         number: int = ticks[0][0]
-        values = self._made(number, new_run_id, at if parts else 0, 0, summary or b"", status)
+        values = self._made(number, given.run_id, at if parts else 0, 0, given.summary or b"", given.status)
         ((made,),) = self.link.rows(self.link.sql.fork, values)
         if not made:
-            raise is_taken(new_run_id)
+            raise is_taken(given.run_id)
         shared = {
             "run": number,
             "uptos": [upto for _, upto in parts],
@@ -173,6 +179,8 @@ class Runs(Journals):
             "crcs": [self.link.checksums.shared(number, upto, stream) for stream, upto in parts],
         }
         self.link.run(self.link.sql["share"], shared)
+        if given.records:
+            self.extend(behind, number)
         self.link.commit(None)
 
     def _parts_upto(self, run: Found, at: int) -> Sequence[tuple[int, int]]:

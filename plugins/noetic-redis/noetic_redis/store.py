@@ -98,21 +98,20 @@ class RedisStore:
             after = page[-1].cursor
         return entries
 
-    def fork(
-        self, run_id: str, at: int, new_run_id: str, summary: bytes | None, status: str | None, now: datetime
-    ) -> None:
-        """Make a run that shares a journal's beginning."""
+    def fork(self, run_id: str, given: Transaction, now: datetime) -> None:
+        """Make a run that shares a journal's beginning, up to where a transaction is appended to it."""
+        at = given.expected_position
         shared = at if 0 <= at <= FARTHEST else -1
-        kept = summary or b""
-        words = self._link.write(
-            "fork", run_id, shared, new_run_id, kept, zlib.crc32(kept), _marked(status), _digest(status)
-        )
+        kept = given.summary or b""
+        card = kept, zlib.crc32(kept), _marked(given.status), _digest(given.status)
+        transaction = _transaction(PackedTransaction.of(given, self._threshold))
+        words = self._link.write("fork", run_id, shared, given.run_id, *card, *transaction)
         if words[0] == "none":
             raise no_run(run_id)
         if words[0] == "end":
             raise no_end(at)
         if words[0] == "exists":
-            raise is_taken(new_run_id)
+            raise is_taken(given.run_id)
 
     def delete(self, run_id: str) -> None:
         """Forget a run."""
@@ -221,16 +220,16 @@ class RedisStore:
 
 
 def _arguments(given: PackedTransaction) -> list[Argument]:
-    what, body = given.what, given.packed.body
+    what = given.what
     summary = what.summary or b""
-    blobs = given.packed.blobs
+    new, count, crc, body, *blobs = _transaction(given)
     return [
         what.run_id,
         what.expected_position,
         what.fence,
-        what.expected_position + len(what.records),
-        len(what.records),
-        zlib.crc32(body),
+        new,
+        count,
+        crc,
         body,
         int(what.summary is not None),
         summary,
@@ -238,8 +237,15 @@ def _arguments(given: PackedTransaction) -> list[Argument]:
         int(what.status is not None),
         _marked(what.status),
         _digest(what.status),
-        *(part for digest in sorted(blobs) for part in (digest.hex(), blobs[digest])),
+        *blobs,
     ]
+
+
+def _transaction(given: PackedTransaction) -> list[Argument]:
+    """The position behind a transaction, its count, the checksum of its body, its body, and its large payloads."""
+    what, body, blobs = given.what, given.packed.body, given.packed.blobs
+    large = (part for digest in sorted(blobs) for part in (digest.hex(), blobs[digest]))
+    return [what.expected_position + len(what.records), len(what.records), zlib.crc32(body), body, *large]
 
 
 def _appended(what: Transaction, words: list[str] | NoeticError) -> int | NoeticError:

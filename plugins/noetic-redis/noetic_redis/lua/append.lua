@@ -23,28 +23,7 @@ if not run then
 end
 local grown = 0
 if arg(5) ~= '0' then
-    local digests = {}
-    for index = 14, #ARGV - 6, 2 do
-        digests[#digests + 1] = arg(index)
-    end
-    local joined, body = table.concat(digests), arg(7)
-    redis.call(
-        'XADD', key('log', n), arg(4) .. '-0', 'c', arg(5), 'k', arg(6), 's',
-        checksum('log', n, arg(4), arg(5), arg(6), joined), 'd', joined, 'b', body
-    )
-    for index, digest in ipairs(digests) do
-        if redis.call('ZADD', key('uses', n), 'NX', position, digest) == 1 then
-            if redis.call('HINCRBY', key('blobs'), digest, 1) == 1 then
-                local data = arg(13 + 2 * index)
-                redis.call('SET', key('blob', digest), data)
-                grown = grown + #data
-            end
-        end
-    end
-    grown = grown + #body
-    run.bytes = text(tonumber(run.bytes) + #body)
-    run.pos = arg(4)
-    count('records', tonumber(arg(5)))
+    grown = add(n, run, position, 4, 14)
 end
 run.updated = text(time)
 local card

@@ -1,4 +1,5 @@
--- run, position, new run, card, its crc, status, its digest
+-- run, position, new run, card, its crc, status, its digest, the position, count, crc and body of a transaction behind the
+-- shared part, and large payloads, each behind its digest
 local done = settled()
 if done then
     return done
@@ -33,5 +34,9 @@ end
 new.pos, new.parts, new.crc = text(at), table.concat(parts, ','), arg(5)
 restate(made, new, arg(6), arg(7))
 count('records', at)
-count('bytes', save(made, new, FIELDS, arg(4)))
+local grown = 0
+if arg(9) ~= '0' then
+    grown = add(made, new, text(at), 8, 12)
+end
+count('bytes', grown + save(made, new, FIELDS, arg(4)))
 return finish('ok')

@@ -171,6 +171,34 @@ local function count(name, by)
     end
 end
 
+-- Add a transaction behind a run's end: its arguments are the new position, the count of records, the crc of the body
+-- and the body, and from `blobs` on large payloads, each behind its digest. Gives the bytes that were added.
+local function add(n, run, position, first, blobs)
+    local digests, grown = {}, 0
+    for index = blobs, #ARGV - 6, 2 do
+        digests[#digests + 1] = arg(index)
+    end
+    local new, records, crc, body = arg(first), arg(first + 1), arg(first + 2), arg(first + 3)
+    local joined = table.concat(digests)
+    redis.call(
+        'XADD', key('log', n), new .. '-0', 'c', records, 'k', crc, 's',
+        checksum('log', n, new, records, crc, joined), 'd', joined, 'b', body
+    )
+    for index, digest in ipairs(digests) do
+        if redis.call('ZADD', key('uses', n), 'NX', position, digest) == 1 then
+            if redis.call('HINCRBY', key('blobs'), digest, 1) == 1 then
+                local data = arg(blobs - 1 + 2 * index)
+                redis.call('SET', key('blob', digest), data)
+                grown = grown + #data
+            end
+        end
+    end
+    run.bytes = text(tonumber(run.bytes) + #body)
+    run.pos = new
+    count('records', tonumber(records))
+    return grown + #body
+end
+
 -- The streams that a journal is made of, each with the position up to which it is: what it shares, and its own.
 local function parts_of(n, run)
     local parts = {}
