@@ -13,13 +13,14 @@ from attrs import evolve
 from typing_extensions import Unpack
 
 from noetic_py.access import ALLOW_ALL, AccessAction, AccessPolicy, AccessRequest, Authorizer, Resource, attributed
+from noetic_py.context.artifacts import ArtifactStore
 from noetic_py.context.context import Context
 from noetic_py.context.graph import GraphForm, drawn
 from noetic_py.context.hooks import Hook, read_hooks
-from noetic_py.context.read import ContextScope
+from noetic_py.context.read import ContextScope, Services
 from noetic_py.context.step import AnyStep, Step, awaited, box_of, require_step
 from noetic_py.core.budget import Budget, BudgetLease
-from noetic_py.core.control import AnyResult, Checkpoint, Partial, RunResult, SessionKey
+from noetic_py.core.control import AnyResult, Checkpoint, Partial, RunResult, SessionKey, check_callers_id
 from noetic_py.core.diagnostics import HIDING, LostCalls, must_enter
 from noetic_py.core.memory import Memory
 from noetic_py.core.runtime import SYSTEM, Runtime
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from noetic_py.journal.run_summary import ResumePlan
     from noetic_py.journal.transforms import RecordTransform
     from noetic_py.plugins import LayerRegistry
+    from noetic_py.sessions.erasure import ErasureCertificate
     from noetic_py.sessions.export import LayerData
     from noetic_py.sessions.session import Session, Sessions
     from noetic_py.tools import Tool
@@ -247,6 +249,50 @@ class Harness(Generic[M_co]):
 
         layers = self._resources.layers.by_id.values()
         return await kept_by(self._session_store.layer_store, layers, user_id=user_id, thread_id=thread_id)
+
+    async def erase(self, user_id: str, *, thread_ids: Sequence[str] = ()) -> ErasureCertificate:
+        """Erase all that is stored about a user: runs, sessions, messages, artifacts, and what memory layers keep.
+
+        The runs are those with this `user_id`, and the turns of the user's sessions, in every application. Of a thread
+        in which such a run was, all memory is erased, also what runs of other users have added to it. If the call is
+        cut short, by an error or because the process dies, call it again: it goes on with what is left.
+
+        Args:
+            user_id: The user.
+            thread_ids: Threads of the user whose runs were all deleted or pruned, so that nothing names them any more.
+                Other threads and sessions are found.
+
+        Returns:
+            What was removed, and where copies may be that the library cannot reach.
+
+        Raises:
+            RunBusy: A run or a turn of the user goes on, here or elsewhere; nothing of it is erased. End it, then call
+                again.
+            InvalidId: An id cannot be one.
+            AccessDenied: The access policy does not allow `"delete"`.
+            StoreUnavailable: The store cannot be reached, or another process reads an SQLite file all the time.
+            LayerError: A database of a layer's own has failed.
+        """
+        check_callers_id(user_id, "user_id")
+        if isinstance(thread_ids, str):
+            raise ConfigError(
+                f"thread_ids={thread_ids!r} is not a valid list of threads; expected several texts",
+                code="memory-owner",
+                hint=f"thread_ids=[{thread_ids!r}]",
+            )
+        for thread_id in thread_ids:
+            check_callers_id(thread_id, "thread_id")
+        await self._access.require("delete", on=Resource(owner=user_id))
+        for thread_id in thread_ids:
+            await self._access.require("delete", on=Resource(thread_id=thread_id))
+        from noetic_py.sessions.erasure import Erasure
+
+        layers = self._resources.layers.by_id.values()
+        artifacts = Services(*self._planner.services).get(ArtifactStore)
+        living = self._living
+        return await Erasure(
+            user_id, thread_ids, self._session_store, layers, artifacts, living.of_user, living.forget
+        ).run()
 
     # -- its life
 

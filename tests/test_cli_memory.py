@@ -171,3 +171,32 @@ def test_what_is_asked_for_in_the_wrong_way(shell: Shell, arguments: list[str], 
     assert (done.returncode, done.stdout) == (code, "")
     assert message in done.stderr
     assert not (shell.folder / "none.db").exists()
+
+
+def test_erase_removes_all_of_the_user_and_says_what_it_does_not_reach(shell: Shell) -> None:
+    filled(shell)
+    done = shell.run("memory", "erase", "flow.py", "--user", "ada", "--thread", "other", "--yes")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("erased ada: ")
+    assert "2 runs" in lines[0]
+    assert "1 sessions" in lines[0]
+    assert any("backups" in line for line in lines[2:])
+    for path in (shell.folder / ".noetic").iterdir():
+        assert b"We live in" not in path.read_bytes()
+        assert b"ada" not in path.read_bytes()
+    # A layer that the file's harness does not have.
+    assert any("'everyone'" in line for line in lines[2:])
+    done = shell.run("memory", "erase", "flow.py", "--user", "ada", "-y", "--json")
+    certificate = json.loads(done.stdout)
+    assert (certificate["user_id"], certificate["backend"], certificate["removed"]) == ("ada", "sqlite", {})
+    assert certificate["remaining"]
+    assert certificate["erased_at"]
+
+
+def test_erase_asks_first(shell: Shell) -> None:
+    filled(shell)
+    done = shell.run("memory", "erase", "flow.py", "--user", "ada")
+    assert done.returncode == 2
+    assert "--yes" in done.stderr
+    assert "facts" in shell.run("memory", "show", "flow.py", "--user", "ada").stdout

@@ -25,7 +25,7 @@ app: typer.Typer = typer.Typer(
     rich_markup_mode=None,
 )
 
-memory_app: typer.Typer = typer.Typer(no_args_is_help=True, help="Show or export what memory layers keep.")
+memory_app: typer.Typer = typer.Typer(no_args_is_help=True, help="Show, export or erase what is kept of a user.")
 app.add_typer(memory_app, name="memory")
 plugins_app: typer.Typer = typer.Typer()
 app.add_typer(plugins_app, name="plugins")
@@ -323,6 +323,26 @@ def memory_export(
 
     wanted = stored_memory.MemoryRequest(target, user, thread, session, db)
     raise typer.Exit(stored_runs.run_async(lambda: stored_memory.export(wanted), trace=trace))
+
+
+@memory_app.command("erase")
+def memory_erase(
+    target: Target,
+    user: Annotated[str, typer.Option("--user", metavar="ID", help="The user.")],
+    thread: Annotated[
+        list[str] | None,
+        typer.Option("--thread", metavar="ID", help="A thread of theirs whose runs were pruned; may be repeated."),
+    ] = None,
+    db: Database = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    json: Json = False,
+    trace: Trace = False,
+) -> None:
+    """Erase all that is stored about a user: runs, sessions, messages, artifacts and memory."""
+    from noetic_py.cli import stored_memory, stored_runs
+
+    wanted = stored_memory.EraseRequest(target, user, thread or [], db)
+    raise typer.Exit(stored_runs.run_async(lambda: stored_memory.erase(wanted, sure=yes, as_json=json), trace=trace))
 
 
 @app.command()

@@ -1,26 +1,29 @@
-"""`noetic memory`: what the memory layers of a file's harness keep for a user or a thread."""
+"""`noetic memory`: what the memory layers of a file's harness keep for a user or a thread, and erasing a user."""
 
 from __future__ import annotations
 
 import json
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+import sys
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+import typer
+from attrs import asdict, frozen
 
 from noetic_py.cli.database import existing, opened
 from noetic_py.cli.formatting import plural, printable
 from noetic_py.cli.loading import load_flow, make_harness
 from noetic_py.cli.output_capture import captured_output
-from noetic_py.cli.report import say, write_out
+from noetic_py.cli.report import USAGE, say, write_out
 from noetic_py.cli.running import database_of
 from noetic_py.core.control import SessionKey
 from noetic_py.core.values import is_dict, is_list
 from noetic_py.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 
+    from noetic_py.harness import Harness
     from noetic_py.sessions.export import LayerData
 
 _SHORT = 200
@@ -87,16 +90,66 @@ async def export(wanted: MemoryRequest) -> int:
     return 0
 
 
+@frozen
+class EraseRequest:
+    """Whom a command line asks to erase.
+
+    Attributes:
+        target: The file with the harness, and a step in it.
+        user: The user.
+        threads: Threads of the user that no run names any more.
+        db: The database.
+    """
+
+    target: str
+    user: str
+    threads: Sequence[str]
+    db: str | None
+
+
+async def erase(wanted: EraseRequest, *, sure: bool, as_json: bool) -> int:
+    """Erase a user, and print the certificate."""
+    if not sure and not _agreed(wanted.user):
+        say("nothing was erased")
+        return USAGE
+    async with _harness(wanted.target, wanted.db) as harness:
+        found = await harness.erase(wanted.user, thread_ids=wanted.threads)
+    if as_json:
+        fields = asdict(found) | {"erased_at": found.erased_at.isoformat(), "removed": dict(found.removed)}
+        write_out(json.dumps(fields, indent=2, ensure_ascii=False))
+        return 0
+    counts = ", ".join(f"{count} {kind}" for kind, count in found.removed.items())
+    write_out(printable(f"erased {found.user_id}: {counts or 'nothing was there'}"))
+    write_out("not erased by this:")
+    write_out("\n".join(printable(f"  - {each}") for each in found.remaining))
+    return 0
+
+
+def _agreed(user: str) -> bool:
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise ConfigError(
+            f"all of user {user!r} would be erased; there is no terminal to confirm it",
+            code="memory-owner",
+            hint="add --yes",
+        )
+    return typer.confirm(f"Erase all that is stored about user {printable(user)!r} for good?", err=True)
+
+
 async def _read(wanted: MemoryRequest) -> Mapping[str, LayerData]:
     if wanted.user is None and wanted.thread is None:
         raise ConfigError("no owner is named", code="memory-owner", hint="--user ID, --thread ID, or both")
+    async with _harness(wanted.target, wanted.db) as harness:
+        return await harness.dump_memory(user_id=wanted.user, thread_id=wanted.thread_id)
+
+
+@asynccontextmanager
+async def _harness(target: str, db: str | None) -> AsyncGenerator[Harness[Any]]:
     with captured_output():
-        file = load_flow(wanted.target)
-    place = database_of(file, wanted.db)
+        file = load_flow(target)
+    place = database_of(file, db)
     async with AsyncExitStack() as stack:
         backend = None if place is None else await stack.enter_async_context(opened(existing(place)))
-        harness = await stack.enter_async_context(await make_harness(file, None, backend))
-        return await harness.dump_memory(user_id=wanted.user, thread_id=wanted.thread_id)
+        yield await stack.enter_async_context(await make_harness(file, None, backend))
 
 
 def _lines(tree: object, indent: str) -> Iterator[str]:

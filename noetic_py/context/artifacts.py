@@ -204,7 +204,7 @@ class StoredArtifacts:
             ConfigError: The data are not bytes; code `"artifact"`.
             LimitExceeded: They are too many, or there are too many versions.
         """
-        backend, scope = self._home(), _scope_of(owner)
+        backend, scope = self._home(), artifacts_of(owner)
         data = self._checked(name, data, media_type)
         place = SYSTEM.new_id() if key is None else sha256(key.encode(errors="surrogatepass")).hexdigest()
         written = False
@@ -228,7 +228,7 @@ class StoredArtifacts:
         Raises:
             CodecError: The stored value is not an index of versions.
         """
-        backend, scope = self._home(), _scope_of(owner)
+        backend, scope = self._home(), artifacts_of(owner)
         found = (await self._read(backend, scope, name))[0].find(version)
         stored = None if found is None else await backend.get((*scope, name), found.place)
         if found is None or stored is None:
@@ -237,7 +237,7 @@ class StoredArtifacts:
 
     async def list(self, owner: ArtifactOwner, /) -> Sequence[str]:
         """The names that an owner has, in the order of code points."""
-        backend, scope = self._home(), _scope_of(owner)
+        backend, scope = self._home(), artifacts_of(owner)
         names: list[str] = []
         while page := await backend.scan(scope, after=names[-1] if names else None):
             names += [each.key for each in page]
@@ -249,7 +249,7 @@ class StoredArtifacts:
         Raises:
             CodecError: The stored value is not an index of versions.
         """
-        index, _ = await self._read(self._home(), _scope_of(owner), name)
+        index, _ = await self._read(self._home(), artifacts_of(owner), name)
         return [each.number for each in index.versions]
 
     async def delete(self, owner: ArtifactOwner, name: str, /, *, version: int | None = None) -> bool:
@@ -260,7 +260,7 @@ class StoredArtifacts:
         Raises:
             CodecError: The stored value is not an index of versions.
         """
-        backend, scope = self._home(), _scope_of(owner)
+        backend, scope = self._home(), artifacts_of(owner)
         while True:
             index, stood = await self._read(backend, scope, name)
             gone = [each for each in index.versions if version is None or each.number == version]
@@ -325,6 +325,7 @@ class StoredArtifacts:
         return True
 
 
-def _scope_of(owner: ArtifactOwner) -> tuple[str, ...]:
+def artifacts_of(owner: ArtifactOwner) -> tuple[str, ...]:
+    """Where the artifacts of an owner are, each name with its versions below it."""
     # A tuple in columns of its own: whatever an id contains, no two of these meet.
     return (_ROOM, owner.scope, owner.id)

@@ -28,7 +28,7 @@ from noetic_py.core.memory import Memory, make_frozen
 from noetic_py.core.reducers import join
 from noetic_py.errors import ConfigError, ModelError
 from noetic_py.memory.binding import Alone, Binding
-from noetic_py.memory.scopes import LayerStorage, Scope, Slot
+from noetic_py.memory.scopes import LayerStorage, Owner, Scope, Slot
 
 if TYPE_CHECKING:
     from noetic_py.context.read import AnyReadContext
@@ -438,6 +438,21 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
         """
         merged: LayerStateT = join(base, mine, theirs)
         return merged
+
+    async def erase_owner(self, owner: Owner) -> int:
+        """Remove what the layer keeps of an owner outside of the harness's store, such as in a database of its own.
+
+        [`Harness.erase`][noetic_py.Harness.erase] calls it of the settings, outside of a run: with the user, with each
+        of their threads or with each of their runs, as the layer's scope is. What is in `state` and in `storage` is
+        removed without it. It may be called again for the same owner.
+
+        Args:
+            owner: Whose entries.
+
+        Returns:
+            How many entries were removed; 0 for a layer that keeps nothing elsewhere.
+        """
+        return 0
 
     # -- questions: plain methods and properties that read the state; what a subclass does not override is not asked
 

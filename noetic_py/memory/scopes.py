@@ -83,9 +83,29 @@ def owner_of(scope: Scope, *, layer: str, thread_id: str, user_id: str | None) -
 _PREFIX: Final = "memory"
 
 
-def place_of(namespace: str, *, layer: str, scope: Scope, owner: str) -> tuple[str, ...]:
-    """Where a store keeps what is a layer's: its state, or the values beside it, for one owner."""
-    return (_PREFIX, namespace, scope.value, *((owner,) if owner else ()), layer)
+def place_of(namespace: str, *, layer: str, scope: Scope, owner: str, run_id: str = "") -> tuple[str, ...]:
+    """Where a store keeps what is a layer's: its state, or the values beside it, for one owner.
+
+    Args:
+        namespace: `"state"` or `"data"`.
+        layer: The layer's id.
+        scope: The scope.
+        owner: Which of these; empty for what is global.
+        run_id: Of an execution, the run that it is in: by that all that is kept for a run is found.
+    """
+    whose = (run_id, owner) if run_id and run_id != owner else (owner,) if owner else ()
+    return (_PREFIX, namespace, scope.value, *whose, layer)
+
+
+def places_of(scope: Scope, owner: str) -> Sequence[tuple[str, ...]]:
+    """What the places of all layers begin with, for one owner; nothing else begins so.
+
+    Raises:
+        ValueError: The owner is empty, as that of global state is, which belongs to no one owner.
+    """
+    if not owner:
+        raise ValueError("the owner is empty")
+    return [(_PREFIX, namespace, scope.value, owner) for namespace in ("state", "data")]
 
 
 class LayerStorage:
@@ -100,6 +120,7 @@ class LayerStorage:
         scope: The scope of the values.
         owner: Which of these; empty for what is global.
         namespace: `"data"`, or `"state"` for what the library itself keeps of the layer.
+        run_id: The run of an execution.
 
     Attributes:
         owner: The owner of these values.
@@ -108,13 +129,21 @@ class LayerStorage:
     __slots__ = ("_backend", "_codec", "_scope", "owner")
 
     def __init__(
-        self, backend: CheckpointBackend, codec: Codec, *, layer: str, scope: Scope, owner: str, namespace: str = "data"
+        self,
+        backend: CheckpointBackend,
+        codec: Codec,
+        *,
+        layer: str,
+        scope: Scope,
+        owner: str,
+        namespace: str = "data",
+        run_id: str = "",
     ) -> None:
         self._backend = backend
         self._codec = codec
         self.owner: Owner = Owner(scope, owner, layer)
         # A tuple in columns of its own: whatever an id contains, no two of these meet.
-        self._scope: tuple[str, ...] = place_of(namespace, layer=layer, scope=scope, owner=owner)
+        self._scope: tuple[str, ...] = place_of(namespace, layer=layer, scope=scope, owner=owner, run_id=run_id)
 
     async def get(self, key: str, type: object = object) -> Any:
         """The value of a key as a type, `None` when it has none.

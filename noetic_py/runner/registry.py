@@ -437,6 +437,15 @@ class Living:
             raise missing
         return found
 
+    def of_user(self, user_id: str) -> list[str]:
+        """The runs in progress of a user, by their ids."""
+        return [run_id for run_id, run in self._runs.items() if run.user_id == user_id]
+
+    def forget(self, run_id: str) -> None:
+        """Drop what is remembered of a run that has ended."""
+        self._views.pop(run_id, None)
+        self._flows.pop(run_id, None)
+
     def note_cancelled(self, error: BaseException) -> None:
         """Note on what has cancelled runs beside it which they are, and how to go on."""
         if not isinstance(error, Exception):

@@ -37,6 +37,7 @@ __all__ = [
     "fork_run",
     "require_run",
     "resume_action",
+    "session_in",
 ]
 
 _STATUSES: tuple[RunStatus, ...] = (
@@ -567,7 +568,12 @@ def _forked_summary(entry: RunEntry, position: int) -> bytes:
     return json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
 
 
-def _session(summary: Mapping[str, Any]) -> SessionKey | None:
+def session_in(summary: Mapping[str, Any]) -> SessionKey | None:
+    """The session that a summary names.
+
+    Raises:
+        CorruptRecord: It cannot be one.
+    """
     parts = summary.get("session")
     if parts is None:
         return None
@@ -616,7 +622,7 @@ def _info_of(entry: RunEntry) -> RunInfo:
         summary.get("thread_id"),
         summary.get("user_id"),
         summary.get("request_id"),
-        _session(summary),
+        session_in(summary),
         entry.created,
         entry.updated,
         shutdown=bool(summary.get("shutdown")) and entry.status == "interrupted",

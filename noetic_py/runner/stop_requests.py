@@ -126,6 +126,11 @@ async def request_stop(backend: CheckpointBackend, run_id: str, asked: Asked, wa
                 await _clear(backend, run_id, asked)
 
 
+async def withdraw(backend: CheckpointBackend, run_id: str) -> None:
+    """Remove the request to stop a run that is deleted; none is no error."""
+    await backend.remove(_SCOPE, run_id)
+
+
 async def _post(backend: CheckpointBackend, run_id: str, asked: Asked, until: float) -> int | None:
     """Leave the request for the run's owner; `None` while another one is there."""
     request = {"asked": asdict(asked, recurse=False), "until": until, "taken": None}

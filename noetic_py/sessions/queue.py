@@ -252,11 +252,12 @@ class MessageQueue:
 
     async def _put(self, key: SessionKey, queued: QueuedMessage, number: int) -> None:
         fields = {"d": queued.delivery_id, "m": queued.deliver, "i": write_items((queued.item,), Codec())}
+        fields["to"] = list(key.parts)
         if isinstance(queued.message, str):
             fields["text"] = queued.message
         while True:
             try:
-                await self._backend.put(_scope(key), f"{number:020d}", dump(fields), expected=0)
+                await self._backend.put(queue_of(key), f"{number:020d}", dump(fields), expected=0)
             except errors.VersionConflict:
                 # Another process sends as well.
                 number += 1
@@ -298,7 +299,7 @@ class MessageQueue:
         """
         found: list[QueuedMessage] = []
         after: str | None = None
-        while page := await self._backend.scan(_scope(key), after=after):
+        while page := await self._backend.scan(queue_of(key), after=after):
             found += [_read(value) for value in page]
             after = page[-1].key
         return found
@@ -350,7 +351,7 @@ class MessageQueue:
         """Forget messages of which the session says that they are taken."""
         for queued in messages:
             try:
-                await self._backend.remove(_scope(key), queued.key, expected=queued.version)
+                await self._backend.remove(queue_of(key), queued.key, expected=queued.version)
             except errors.VersionConflict:
                 # It was removed, and the place is another one's.
                 pass
@@ -372,7 +373,7 @@ class MessageQueue:
     async def forget(self, key: SessionKey) -> None:
         """Forget all messages of a session."""
         for each in await self.waiting(key):
-            await self._backend.remove(_scope(key), each.key)
+            await self._backend.remove(queue_of(key), each.key)
         self._reserved = {each for each in self._reserved if each[0] != key}
 
     @contextmanager
@@ -410,8 +411,37 @@ class MessageQueue:
                 event.set()
 
 
-def _scope(key: SessionKey) -> LeaseScope:
-    return ("session queue", key.stream)
+_QUEUES: Final = "session queue"
+
+
+def queue_of(key: SessionKey) -> LeaseScope:
+    """Where the messages are that wait for a session."""
+    return (_QUEUES, key.stream)
+
+
+async def receivers(backend: CheckpointBackend) -> Sequence[SessionKey]:
+    """The sessions for which messages wait; one may have been sent before anything was said in a session.
+
+    Raises:
+        CodecError: A message does not say whose it is.
+    """
+    found: list[SessionKey] = []
+    place: LeaseScope | None = None
+    while places := await backend.scopes((_QUEUES,), after=place, limit=1000):
+        for place in places:
+            for value in await backend.scan(place):
+                found += _receiver(value)
+    return found
+
+
+def _receiver(value: StoredValue) -> Sequence[SessionKey]:
+    fields: Any = parse(value.value, _MAX_BYTES, "message size")
+    try:
+        # Messages of earlier releases do not say for whom they are.
+        parts = fields.get("to")
+        return () if parts is None else [SessionKey(parts[1], parts[2], app=parts[0])]
+    except (LookupError, TypeError, AttributeError, errors.InvalidId) as error:
+        raise errors.CodecError(f"is not a valid receiver: {error}", where=f"message {value.key}") from error
 
 
 def _read(value: StoredValue) -> QueuedMessage:

@@ -515,18 +515,13 @@ class SessionStore:
 
     async def known_to(self, user: str | None, app: str | None) -> Sequence[SessionKey]:
         """The sessions of one user."""
-        found: list[SessionKey] = []
-        after: str | None = None
-        while page := await self.backend.scan(_index_of(app, user), after=after):
-            found += [SessionKey(user, value.key, app=app) for value in page]
-            after = page[-1].key
-        return found
+        return await listed_sessions(self.backend, user, app)
 
     async def delete(self, key: SessionKey) -> None:
         """Forget a session."""
         async with self.lock.acquire(key):
             await self.backend.delete(key.stream)
-            await self.backend.remove(_index_of(key.app, key.user), key.session)
+            await self.backend.remove(index_of(key.app, key.user), key.session)
             for layer in self.layers:
                 await forget(self.layer_store, layer=layer, scope=Scope.THREAD, owner=key.stream)
             await self.queue.forget(key)
@@ -588,7 +583,7 @@ class SessionStore:
         if not conversation.noted:
             summary = dump({"session": list(key.parts), "from": conversation.position})
             # Before the first record, so that no session is in no list.
-            await self.backend.put(_index_of(key.app, key.user), key.session, b"{}")
+            await self.backend.put(index_of(key.app, key.user), key.session, b"{}")
         await lease.append(records, summary=summary, durable=durable)
         conversation.noted = True
         # A reader may have taken in some of it meanwhile.
@@ -596,7 +591,30 @@ class SessionStore:
         self.keep(key, conversation)
 
 
-def _index_of(app: str | None, user: str | None) -> tuple[str, ...]:
+async def sessions_of(backend: CheckpointBackend, user: str) -> Sequence[SessionKey]:
+    """The sessions of one user that are in a list, of all applications."""
+    found: list[SessionKey] = []
+    place: tuple[str, ...] | None = None
+    while places := await backend.scopes(("sessions",), after=place, limit=1000):
+        for place in places:
+            _, has_app, app, has_user, whose = place
+            if has_user == "user" and whose == user:
+                found += await listed_sessions(backend, user, app if has_app == "app" else None)
+    return found
+
+
+async def listed_sessions(backend: CheckpointBackend, user: str | None, app: str | None) -> Sequence[SessionKey]:
+    """The sessions of one user in one application, by name."""
+    found: list[SessionKey] = []
+    after: str | None = None
+    while page := await backend.scan(index_of(app, user), after=after):
+        found += [SessionKey(user, value.key, app=app) for value in page]
+        after = page[-1].key
+    return found
+
+
+def index_of(app: str | None, user: str | None) -> tuple[str, ...]:
+    """Where the list of a user's sessions is."""
     # An absent part has its own form, so that it differs from every id.
     return ("sessions", "app" if app else "-", app or "-", "user" if user else "-", user or "-")
 

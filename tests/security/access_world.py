@@ -278,6 +278,15 @@ async def fork(w: World) -> object:
     return bool(await w.harness.fork(w.stored))
 
 
+@deed("Harness.erase", "read", "delete", keyed=False)
+async def erase(w: World) -> object:
+    # The runs of this user go on, so that one who may is refused for that.
+    try:
+        return dict((await w.harness.erase(w.owner)).removed)
+    except errors.RunBusy:
+        return {}
+
+
 @deed("Harness.dump_memory", "read", "export", keyed=False)
 async def dump_memory(w: World) -> object:
     return dict(await w.harness.dump_memory(user_id=w.owner))

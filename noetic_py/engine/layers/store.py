@@ -110,11 +110,9 @@ class StoredLayers:
             ConfigError: Its scope is a person's, and the run has none; code `"layer-scope"`.
         """
         x = self._x
-        owner = (
-            _place_of(x)
-            if layer.scope is Scope.EXECUTION
-            else owner_of(layer.scope, layer=layer.id, thread_id=self._thread, user_id=x.user_id)
-        )
+        if layer.scope is Scope.EXECUTION:
+            return self._storage_of(layer, namespace, _place_of(x), run_id=x.run_id)
+        owner = owner_of(layer.scope, layer=layer.id, thread_id=self._thread, user_id=x.user_id)
         return self._storage_of(layer, namespace, owner)
 
     @property
@@ -122,9 +120,11 @@ class StoredLayers:
         """The owner of memory of scope thread: the run's thread, or a context that was forked."""
         return self._x.run.memory.owner or self._x.thread_id
 
-    def _storage_of(self, layer: AnyLayer, namespace: str, owner: str) -> LayerStorage:
+    def _storage_of(self, layer: AnyLayer, namespace: str, owner: str, *, run_id: str = "") -> LayerStorage:
         codec, backend = self._codec_of(layer), self._x.run.resources.storage
-        return LayerStorage(backend, codec, layer=layer.id, scope=layer.scope, owner=owner, namespace=namespace)
+        return LayerStorage(
+            backend, codec, layer=layer.id, scope=layer.scope, owner=owner, namespace=namespace, run_id=run_id
+        )
 
     def _codec_of(self, layer: AnyLayer) -> Codec:
         """The codec of a layer's values, which knows the classes that its state's type names."""

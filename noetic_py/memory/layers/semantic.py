@@ -27,7 +27,7 @@ from noetic_py.memory.layers.vectors import (
     WordEmbedder,
     split,
 )
-from noetic_py.memory.scopes import Slot
+from noetic_py.memory.scopes import Owner, Slot
 from noetic_py.models.model import ModelResponse
 
 if TYPE_CHECKING:
@@ -290,6 +290,14 @@ class SemanticRecall(MemoryLayer[Remembered]):
         if database is None:
             return await self._kept.forget(self._shelf)
         return await self._answered(database.forget(self.storage.owner))
+
+    async def erase_owner(self, owner: Owner) -> int:
+        """Remove what an owner has in the database of `vectors=`; the rest is in the harness's store.
+
+        Raises:
+            LayerError: The database has failed.
+        """
+        return 0 if self.vectors is None else await self._answered(self.vectors.forget(owner))
 
     async def recall(self, query: str, budget: int) -> str:
         """The nearest passages that the budget has room for, as they were said one after the other."""

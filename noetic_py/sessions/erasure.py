@@ -1,0 +1,309 @@
+"""Erasing all that is stored about one user, in a call that can be made again until it has come to its end.
+
+What is found by something else is deleted before that: the memory of a thread before the run that names the thread, the
+messages and the memory of a session before the session. So a call that was cut short leaves behind what the next one
+needs to find the rest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from attrs import Factory, define, frozen
+
+from noetic_py import errors
+from noetic_py.checkpoints.contract import CheckpointBackend
+from noetic_py.context.artifacts import ArtifactOwner, ArtifactScope, ArtifactStore, StoredArtifacts, artifacts_of
+from noetic_py.core.control import SessionKey, is_stream
+from noetic_py.journal.fields import summary_fields
+from noetic_py.journal.records import RunBegun
+from noetic_py.journal.run_summary import PlainCodec, load_records
+from noetic_py.journal.stored import RunEntry
+from noetic_py.memory.layer import AnyLayer
+from noetic_py.memory.scopes import Owner, Scope, places_of
+from noetic_py.runner.runs import session_in
+from noetic_py.runner.stop_requests import withdraw
+from noetic_py.sessions.queue import queue_of, receivers
+from noetic_py.sessions.store import index_of, sessions_of
+
+if TYPE_CHECKING:
+    from noetic_py.checkpoints.contract import Scope as Place
+    from noetic_py.sessions.store import SessionStore
+
+_PAGE: Final = 1000
+_PASSES: Final = 20
+_NAMED: Final = 5
+_ANY: Final = "-"
+_ARTIFACTS: Final[Mapping[Scope, ArtifactScope]] = {
+    Scope.USER: "user",
+    Scope.THREAD: "session",
+    Scope.EXECUTION: "run",
+}
+
+
+@frozen
+class ErasureCertificate:
+    """What was erased of a user, and where copies may be that the library cannot reach.
+
+    Attributes:
+        user_id: The user.
+        erased_at: When the last of it was gone, UTC.
+        backend: The name of the backend, such as `"sqlite"`.
+        removed: How much this call has removed, by kind: `"runs"`, `"sessions"`, `"records"` of their journals,
+            `"messages"` that waited for a session, `"memory"` and `"artifacts"` as stored values, and `"passages"` or
+            other entries that layers keep in databases of their own. A kind of which there was nothing is left out.
+        remaining: Where copies may still be, and what removes them there; a sentence each.
+    """
+
+    user_id: str
+    erased_at: datetime
+    backend: str
+    removed: Mapping[str, int]
+    remaining: Sequence[str]
+
+
+@define(eq=False)
+class _Found:
+    """What belongs to the user at one moment.
+
+    Attributes:
+        runs: Their runs.
+        sessions: Their sessions, those included of which only a message or a line of a list is there.
+        threads: The threads of both.
+        alive: What goes on.
+        unread: Runs of which it cannot be read whose they are, or in which thread they were.
+    """
+
+    runs: list[RunEntry] = Factory(list[RunEntry])
+    sessions: set[SessionKey] = Factory(set[SessionKey])
+    threads: set[str] = Factory(set[str])
+    alive: list[str] = Factory(list[str])
+    unread: list[str] = Factory(list[str])
+
+
+@frozen(eq=False)
+class Erasure:
+    """Erases one user.
+
+    Attributes:
+        user_id: The user.
+        thread_ids: Threads of theirs that no stored run may name any more.
+        store: The sessions of the harness.
+        layers: The layers of its bundle.
+        artifacts: Its store of artifacts, `None` if it has none.
+        alive: Gives the ids of the user's runs in progress in this harness.
+        forget: Drops what this process remembers of a run.
+    """
+
+    user_id: str
+    thread_ids: Collection[str]
+    store: SessionStore
+    layers: Collection[AnyLayer]
+    artifacts: ArtifactStore | None
+    alive: Callable[[str], Sequence[str]]
+    forget: Callable[[str], None]
+
+    async def run(self) -> ErasureCertificate:
+        """Erase until nothing more is found.
+
+        Raises:
+            RunBusy: A run or a turn of the user goes on.
+        """
+        removed: Counter[str] = Counter()
+        for _ in range(_PASSES):
+            found, before = await self._find(), removed.total()
+            await self._remove(found, removed)
+            if removed.total() == before:
+                break
+        else:
+            raise errors.RunBusy(
+                f"user {self.user_id!r} goes on writing while they are erased",
+                hint="let this user start and send nothing, then erase again",
+            )
+        remaining = [each for backend in self._backends for each in await backend.scrub()]
+        described = await self.store.backend.describe()
+        return ErasureCertificate(
+            self.user_id,
+            self.store.runtime.now(),
+            described["backend"],
+            {kind: removed[kind] for kind in sorted(removed) if removed[kind]},
+            (*remaining, *await self._everyones(), *await self._ownerless(), *_elsewhere(found.unread)),
+        )
+
+    @property
+    def _backends(self) -> Sequence[CheckpointBackend]:
+        """All that keep something: without a backend of its own, a harness has one for sessions and one for layers."""
+        known = [self.store.backend, self.store.layer_store]
+        if isinstance(self.artifacts, StoredArtifacts) and self.artifacts.backend is not None:
+            known.append(self.artifacts.backend)
+        return list({id(each): each for each in known}.values())
+
+    async def _everyones(self) -> Sequence[str]:
+        """Layers that keep one state for all users, those included that the harness does not have any more."""
+        found = {layer.id for layer in self.layers if layer.scope is Scope.GLOBAL}
+        for backend in self._backends:
+            for place in places_of(Scope.GLOBAL, _ANY):
+                found |= {scope[-1] for scope in await _all_scopes(backend, place[:-1])}
+        return [
+            f"layer {layer!r} keeps one state for all users: remove there what it has of this user"
+            for layer in sorted(found)
+        ]
+
+    async def _ownerless(self) -> Sequence[str]:
+        """Where values are of runs that were deleted before, and could be of any user."""
+        found: list[str] = []
+        for backend in self._backends if self.store.durable else ():
+            for place in (*places_of(Scope.EXECUTION, _ANY), artifacts_of(ArtifactOwner("run", _ANY))):
+                run_ids = {scope[len(place) - 1] for scope in await _all_scopes(backend, place[:-1])}
+                found += [each for each in run_ids if not await self._is_stored(each)]
+        return [
+            f"values of run {run_id!r}, which was deleted before, so its owner is not known: backend.remove(scope, key)"
+            for run_id in sorted(set(found))
+        ]
+
+    async def _is_stored(self, run_id: str) -> bool:
+        try:
+            return await self.store.backend.entry(run_id) is not None
+        except (errors.CorruptRecord, errors.RecordRefused):
+            return True
+
+    # -- finding
+
+    async def _find(self) -> _Found:
+        """What belongs to the user now.
+
+        Raises:
+            RunBusy: Some of it goes on.
+        """
+        backend, found = self.store.backend, _Found(threads=set(self.thread_ids))
+        found.alive += self.alive(self.user_id)
+        after: int | None = None
+        while page := await backend.list(after=after, limit=_PAGE):
+            after = page[-1].cursor
+            for entry in page:
+                self._sort(entry, found)
+        found.sessions.update(await sessions_of(backend, self.user_id))
+        found.sessions.update(key for key in await receivers(backend) if key.user == self.user_id)
+        found.alive += [f"a turn of {key.session!r}" for key in found.sessions if self.store.lock.is_locked(key)]
+        if found.alive:
+            alive = [*dict.fromkeys(found.alive)]
+            named = ", ".join(alive[:_NAMED]) + (", ..." if len(alive) > _NAMED else "")
+            raise errors.RunBusy(
+                f"user {self.user_id!r} cannot be erased while their runs go on: {named}",
+                hint="end them (handle.abort(), harness.interrupt(session), harness.runs.complete(run_id, value)) or "
+                "wait for their end, then erase again",
+            )
+        for entry in found.runs:
+            found.threads |= await self._threads_of(entry, found.unread)
+        # A thread that a caller has named may be a session of another user.
+        found.threads = {each for each in found.threads if not is_stream(each)}
+        found.threads |= {key.stream for key in found.sessions}
+        return found
+
+    def _sort(self, entry: RunEntry, found: _Found) -> None:
+        try:
+            if entry.problem is not None:
+                raise errors.CorruptRecord(entry.problem)
+            user, key = _owner_of(entry)
+        except errors.CorruptRecord:
+            found.unread.append(entry.run_id)
+            return
+        if user != self.user_id:
+            return
+        if entry.held:
+            found.alive.append(entry.run_id if key is None else f"a turn of {key.session!r}")
+        if key is not None:
+            found.sessions.add(key)
+        if not is_stream(entry.run_id):
+            found.runs.append(entry)
+
+    async def _threads_of(self, entry: RunEntry, unread: list[str]) -> set[str]:
+        """The threads in which layers and artifacts may have kept something of a run."""
+        threads = {str(summary_fields(entry.summary).get("thread_id") or entry.run_id)}
+        try:
+            page = await self.store.backend.read(entry.run_id, limit=1)
+            for record in load_records(page, PlainCodec(), entry.run_id, 0):
+                opening = record.opening if isinstance(record, RunBegun) else None
+                if opening is not None and opening.memory is not None and opening.memory.owner:
+                    # The memory of a context that was restored has a thread of its own.
+                    threads.add(opening.memory.owner)
+        except errors.StoreUnavailable:
+            raise
+        except (errors.CodecError, errors.CheckpointError):
+            unread.append(entry.run_id)
+        return threads
+
+    # -- removing
+
+    async def _remove(self, found: _Found, removed: Counter[str]) -> None:
+        await self._disown(Scope.USER, self.user_id, removed)
+        for thread in sorted(found.threads):
+            await self._disown(Scope.THREAD, thread, removed)
+        backend = self.store.backend
+        for key in sorted(found.sessions, key=lambda key: key.stream):
+            removed["messages"] += await _clear(backend, queue_of(key))
+            entry = await backend.entry(key.stream)
+            listed = await backend.get(index_of(key.app, key.user), key.session)
+            removed["sessions"] += entry is not None or listed is not None
+            removed["records"] += 0 if entry is None else entry.position
+            await self.store.delete(key)
+        for run in found.runs:
+            await self._disown(Scope.EXECUTION, run.run_id, removed)
+            await withdraw(backend, run.run_id)
+            await backend.delete(run.run_id)
+            self.forget(run.run_id)
+            removed["runs"] += 1
+            removed["records"] += run.position
+
+    async def _disown(self, scope: Scope, owner: str, removed: Counter[str]) -> None:
+        """Remove what layers keep for an owner, and the owner's artifacts."""
+        for layer in self.layers:
+            if layer.scope is scope:
+                removed["passages"] += await layer.erase_owner(Owner(scope, owner, layer.id))
+        artifacts = ArtifactOwner(_ARTIFACTS[scope], owner)
+        for backend in self._backends:
+            for place in places_of(scope, owner):
+                removed["memory"] += await _clear(backend, place)
+            removed["artifacts"] += await _clear(backend, artifacts_of(artifacts))
+        if self.artifacts is not None and not isinstance(self.artifacts, StoredArtifacts):
+            for name in await self.artifacts.list(artifacts):
+                removed["artifacts"] += await self.artifacts.delete(artifacts, name)
+
+
+def _owner_of(entry: RunEntry) -> tuple[object, SessionKey | None]:
+    """The user of a run or a session, and the session that it is or is a turn of.
+
+    Raises:
+        CorruptRecord: Its summary does not say.
+    """
+    fields = summary_fields(entry.summary)
+    key = session_in(fields)
+    return fields.get("user_id") if key is None else key.user, key
+
+
+def _elsewhere(unread: Iterable[str]) -> Iterable[str]:
+    for run_id in dict.fromkeys(unread):
+        yield f"run {run_id!r} cannot be read, so its owner or threads are not known: harness.runs.delete(run_id)"
+    yield "copies and backups of the store: delete them, or erase the user again after one was restored"
+    yield "logs and traces of your programs, and what tools and models were sent: ask those who keep them"
+
+
+async def _all_scopes(backend: CheckpointBackend, first: Place) -> Sequence[Place]:
+    """The scopes that hold a value and begin with these parts."""
+    found: list[Place] = []
+    while page := await backend.scopes(first, after=found[-1] if found else None, limit=_PAGE):
+        found += page
+    return found
+
+
+async def _clear(backend: CheckpointBackend, first: Place) -> int:
+    """Remove the values of all scopes that begin with these parts; returns how many there were."""
+    removed = 0
+    for scope in await _all_scopes(backend, first):
+        while page := await backend.scan(scope):
+            for value in page:
+                removed += await backend.remove(scope, value.key)
+    return removed
