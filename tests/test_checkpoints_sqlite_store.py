@@ -986,6 +986,15 @@ def test_a_file_that_was_scrubbed_holds_no_byte_of_what_was_deleted(tmp_path: Pa
     assert pragmas["journal_size_limit"] == schema._JOURNAL_BYTES
     assert (pragmas["busy_timeout"], pragmas["secure_delete"]) == (0, 1)
     assert pragmas["journal_mode"] == ("persist" if mode == "persist" else "wal")
+    # What it is told of syncs is what the next transaction relies on.
+    for durable, expected in ((False, 1), (True, 2)):
+        process.store.begin(write=True, durable=False)
+        process.store.commit()
+        process.do(lambda store: store.scrub(), write=False)
+        process.store.begin(write=True, durable=durable)
+        found = process.store._connection.execute("PRAGMA synchronous").fetchone()[0]
+        process.store.commit()
+        assert found == (2 if mode == "persist" else expected)
     process.close()
 
 

@@ -509,6 +509,8 @@ class SqliteStore:
         patience = int(self._place.settings.busy_timeout * 1000)
         try:
             self._execute(f"PRAGMA busy_timeout = {patience}")
+            # The transaction before may have been one that is synced with the next.
+            self._execute("PRAGMA synchronous = FULL")
             # A copy in memory would be as large as the file. What is temporary holds nothing that was deleted.
             self._execute("PRAGMA temp_store = FILE")
             # With this limit a commit cuts the rollback journal to nothing, instead of clearing its first bytes.
@@ -518,6 +520,7 @@ class SqliteStore:
             busy = self.mode != "persist" and self._number("PRAGMA wal_checkpoint(TRUNCATE)") != 0
         finally:
             configure(self._connection)
+            self._syncs = True
             if self.mode == "wal":
                 self._execute("PRAGMA busy_timeout = 0")
         self._logged = 0
