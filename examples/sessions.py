@@ -87,6 +87,10 @@ async def second_day(folder: str) -> None:
                 case _:
                     print(f"  {item.type}")
 
+        certificate = await harness.erase("ada")
+        left = await harness.sessions.list("ada"), await harness.sessions.list("bob")
+        print(f"ada is erased: {certificate.removed['runs']} runs; sessions left: {len(left[0])} and {len(left[1])}")
+
 
 async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -14,6 +14,7 @@ import pytest
 from noetic_py import Channel, Context, Harness, InMemoryBackend, Memory, SessionKey, acting_as, step
 from noetic_py.access import AccessRequest, Principal
 from noetic_py.checkpoints import CheckpointBackend, FileBackend, SqliteBackend
+from noetic_py.checkpoints.signed import SignedBackend
 from noetic_py.context.artifacts import ArtifactOwner, ArtifactStore, StoredArtifacts
 from noetic_py.errors import AccessDenied, ConfigError, InvalidId, RunBusy
 from noetic_py.memory import Scope, SemanticRecall
@@ -24,6 +25,7 @@ from noetic_py.testing.faults import When
 from tests.erasing import DyingBackend, Shelf, contents, harness_on, lives, turn
 from tests.layer_runs import Letters
 from tests.properties.checks import SEED, examples
+from tests.test_checkpoints_signed import Sum, Veil
 from tests.test_memory_layers_semantic import Recorded
 
 pytestmark = pytest.mark.anyio
@@ -32,6 +34,7 @@ MAKES: dict[str, Callable[[Path], CheckpointBackend]] = {
     "memory": lambda folder: InMemoryBackend(),
     "sqlite": lambda folder: SqliteBackend(folder / "runs.db"),
     "files": lambda folder: FileBackend(folder / "runs"),
+    "signed": lambda folder: SignedBackend(InMemoryBackend(), [Sum(), Veil()]),
 }
 LINE = Channel("line", int, external=True)
 
@@ -50,14 +53,14 @@ async def test_nothing_of_the_user_is_left_and_all_of_the_others(kind: str, tmp_
             assert "GONE" not in repr(others)
             await lives(harness, "ann", "GONE")
             assert repr(await contents(backend)).count("GONE") > 100
-            assert bool(holding(tmp_path, b"GONE")) == (kind != "memory")
+            assert bool(holding(tmp_path, b"GONE")) == (kind in ("sqlite", "files"))
             found = await harness.erase("ann")
             assert await contents(backend) == others
             assert holding(tmp_path, b"GONE") == []
             assert await harness.sessions.list("ann") == []
             assert await harness.dump_memory(user_id="ann") == {}
         assert found.user_id == "ann"
-        assert found.backend == kind
+        assert found.backend == ("memory" if kind == "signed" else kind)
         assert set(found.removed) == {"artifacts", "memory", "messages", "records", "runs", "sessions"}
         assert (found.removed["runs"], found.removed["sessions"], found.removed["messages"]) == (8, 2, 3)
         assert any("backups" in each for each in found.remaining)

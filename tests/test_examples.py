@@ -83,6 +83,7 @@ SHOWN = {
         "ada: When is a ferry? -> (interrupted)\n\n-- the program is started anew --\n",
         "ada: ... -> I have noted: Never mind, I take a train.\nbob: Where am I going? -> To Cork.\n",
         "  function_call\n  the call's output is incomplete\n  user: Never mind, I take a train.\n",
+        "ada is erased: 4 runs; sessions left: 0 and 1\n",
     ],
     "signed": [
         "as it was written: approved: 500\n",

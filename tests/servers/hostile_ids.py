@@ -11,6 +11,7 @@ import pytest
 from noetic_py.checkpoints.checks import MAX_STATUS
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.errors import InvalidId, RunNotFound
+from tests.erasing import contents, harness_on, turn
 from tests.properties.checks import examples
 from tests.servers.journeys import journal, record
 
@@ -229,6 +230,24 @@ class HostileIdsContract:
         for each in hostile:
             assert await backend.remove((VICTIM, "shared"), each)
         assert await backend.scan((VICTIM, "shared")) == []
+
+    async def test_the_user_with_such_an_id_is_erased_and_no_other(self, backend: CheckpointBackend) -> None:
+        fit = [each for each in PLAIN if each.isprintable()]
+        users = [VICTIM, *TWINS, *fit[:: max(1, len(fit) // examples(sample=12, full=len(fit)))]]
+        users = [each for each in dict.fromkeys(users) if each.isprintable() and len(each) <= 256]
+        before: list[list[object]] = []
+        async with harness_on(backend) as harness:
+            for user in users:
+                before.append([each for each in await contents(backend) if "waits" not in repr(each)])
+                await harness.session(user, "trip", app=user).run(turn, "said")
+                await harness.session("trip", user).send("waits")
+                await harness.session(user, "trip").send("waits")
+            assert (await harness.erase("trip")).removed["messages"] == len(users)
+            for user in reversed(users):
+                removed = (await harness.erase(user)).removed
+                assert (removed["sessions"], removed["messages"]) == (1, 1), user
+                left = [each for each in await contents(backend) if "waits" not in repr(each)]
+                assert left == before.pop(), user
 
     async def test_what_is_no_id_is_refused(self, backend: CheckpointBackend) -> None:
         for each in [*BROKEN, *INSIDE]:
