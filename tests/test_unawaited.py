@@ -31,6 +31,7 @@ OTHERS = {
     "runner.registry.DetachedHarnessRun",
     "sessions.queue.MessageQueue",
     "sessions.store.SessionLease",
+    "sessions.erasure.Erasure",
     "sessions.store.SessionStore",
     "sessions.turn.Turn",
 }
