@@ -422,7 +422,7 @@ class Harness(Generic[M_co]):
         try:
             if asked is not None:
                 await self._access.approve(asked)
-            with self._engine.traced(run, plan.step):
+            with self._engine.traced(run, plan.step, resumed=plan.run_history is not None):
                 if run.session is None:
                     return await self._go(run, plan, ctx)
                 from noetic_py.sessions.turn import take_turn

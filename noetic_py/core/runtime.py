@@ -233,7 +233,7 @@ def place_of(span: Span) -> Trace:
 
 @contextmanager
 def recorded_span(
-    tracer: Tracer, name: str, attributes: Mapping[str, str | int], below: Trace | None = None
+    tracer: Tracer, name: str, attributes: Mapping[str, str | int], below: Trace | None = None, *, follows: bool = False
 ) -> Generator[Span]:
     """A span that is active within the block; secrets in what is written to it, and in errors, are masked.
 
@@ -242,13 +242,15 @@ def recorded_span(
         name: Its name.
         attributes: Its attributes.
         below: Its parent; the active span when left out.
+        follows: Whether it goes on where that parent has ended, and is linked to it.
     """
     from opentelemetry.trace import Link, NonRecordingSpan, StatusCode, set_span_in_context, use_span
 
     from noetic_py.core.guarded_span import GuardedSpan
 
     parent = None if below is None else set_span_in_context(NonRecordingSpan(_remote(below)))
-    links = [] if below is None or below.link is None else [Link(_remote(below.link))]
+    places = [] if below is None else [below if follows else None, below.link]
+    links = [Link(_remote(place)) for place in places if place is not None]
     span = GuardedSpan(tracer.start_span(name, context=parent, attributes=attributes, links=links))
     # The API would record an exception as it is, with the texts of its causes.
     with use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):

@@ -75,6 +75,7 @@ async def execute(step: AnyStep, value: object, parent: Frame, name: str, scope:
     if run.alert or not run.executed & _BREATHE:
         found = await _before(step, value, parent, name, scope)
         if found is not None:
+            run.replayed += 1
             return found.value
     length = scope.log.size
     if (length != parent.mark or (parent.touched and run.store is None)) and not own:
@@ -225,6 +226,9 @@ async def _unwind(frame: Frame, error: BaseException, own: bool) -> None:
     """A body has raised: return when another attempt follows; a cancellation goes on, it is never swallowed."""
     failure = failure_of(error)
     if failure is not None:
+        metrics = frame.x.run.metrics
+        if metrics is not None and isinstance(failure, errors.BudgetExceeded) and failure.path in ((), frame.at):
+            metrics.refused(failure.dimension)
         await _after_failure(frame, failure if frame.calls is None else explained(frame, failure))
         return
     waiting = waiting_in(error)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
     from noetic_py.core.guarded_span import GuardedSpan
+    from noetic_py.core.metrics import Metrics
     from noetic_py.tools.definition import AnyTool
 
 
@@ -60,11 +61,11 @@ _USAGE = {
     "cached_input": "cache_read.input_tokens",
     "cache_write": "cache_creation.input_tokens",
     "reasoning": "reasoning.output_tokens",
-    "input_audio": "audio.input_tokens",
-    "output_audio": "audio.output_tokens",
-    "input_image": "image.input_tokens",
-    "output_image": "image.output_tokens",
 }
+# The conventions have no names for these.
+_OTHER_USAGE = ("input_audio", "output_audio", "input_image", "output_image")
+# Providers whose name in the conventions is another one.
+_PROVIDERS = {"google": "gcp.gemini"}
 
 
 class CallSpan:
@@ -82,14 +83,11 @@ class CallSpan:
 
         from noetic_py.core.guarded_span import GuardedSpan
 
-        provider, colon, name = model.partition(":")
-        name = name if colon else model
-        self._span: GuardedSpan = GuardedSpan(tracer.start_span(f"chat {name}", kind=SpanKind.CLIENT))
+        names = _names(model)
+        started = tracer.start_span(f"chat {names['gen_ai.request.model']}", kind=SpanKind.CLIENT, attributes=names)
+        self._span: GuardedSpan = GuardedSpan(started)
         self._span.set_attributes(
             {
-                "gen_ai.operation.name": "chat",
-                "gen_ai.provider.name": provider,
-                "gen_ai.request.model": name,
                 "gen_ai.conversation.id": conversation,
                 "gen_ai.output.type": "text" if request.output is None else "json",
                 **_of_settings(request.settings),
@@ -132,7 +130,35 @@ def _of_response(response: ModelResponse) -> dict[str, object]:
 
 
 def _of_usage(usage: TokenUsage) -> dict[str, int | None]:
-    return {f"gen_ai.usage.{name}": getattr(usage, part) for part, name in _USAGE.items()}
+    known = {f"gen_ai.usage.{name}": getattr(usage, part) for part, name in _USAGE.items()}
+    return known | {f"noetic.usage.{part}_tokens": getattr(usage, part) for part in _OTHER_USAGE}
+
+
+def _names(model: str) -> dict[str, str]:
+    provider, colon, name = model.partition(":")
+    return {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": _PROVIDERS.get(provider, provider),
+        "gen_ai.request.model": name if colon else model,
+    }
+
+
+def describe_agent(span: Span, name: str, conversation: str) -> None:
+    """Make a step's span that of an agent.
+
+    Args:
+        span: The span of the loop around its model.
+        name: The agent's name.
+        conversation: The conversation's id.
+    """
+    span.update_name(f"invoke_agent {name}")
+    span.set_attributes(
+        {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.name": name,
+            "gen_ai.conversation.id": conversation,
+        }
+    )
 
 
 def describe_tool(span: Span, name: str, tool: AnyTool | None, call_id: str = "") -> None:
@@ -224,6 +250,7 @@ class ProviderCall:
     # Only errors that the model raised, not those of the reader of its answer.
     _failure: BaseException | None = None
     _span: CallSpan | None = None
+    _began = 0.0
     _manager: AbstractAsyncContextManager[ModelStream]
     _reservation: Reservation
 
@@ -270,6 +297,8 @@ class ProviderCall:
             bus = run.bus
             if bus.active:
                 frame.publish(ModelStarted(frame.at, self._model.name))
+            if run.metrics is not None:
+                self._began = run.runtime.monotonic()
             if run.tracer is not None:
                 self._span = CallSpan(run.tracer, self._model.name, request, run.thread_id)
             self._manager = self._model.respond(request)
@@ -382,6 +411,8 @@ class ProviderCall:
         self._reservation.settle(used)
         if used is not NOTHING_USED:
             _book(frame, used)
+        if frame.x.run.metrics is not None:
+            self._measure(frame.x.run.metrics, used, error)
         if error is not None and isinstance(error, ModelError):
             error.at(frame.at)
         if frame.x.run.verbose:
@@ -396,6 +427,13 @@ class ProviderCall:
         why = redact(str(error)) or type(error).__name__ if isinstance(error, Exception) else "stopped"
         tokens = None if used is NOTHING_USED else used.tokens
         frame.publish(ModelFailed(frame.at, name, why, tokens, used.cost))
+
+    def _measure(self, metrics: Metrics, used: Usage, error: BaseException | None) -> None:
+        names, response = _names(self._model.name), self._response
+        if response is not None and response.model is not None:
+            names["gen_ai.response.model"] = response.model
+        seconds = self._frame.x.run.runtime.monotonic() - self._began
+        metrics.called(names, seconds, None if response is None else response.usage, used.cost, self._failure or error)
 
     def _log(self, used: Usage, error: BaseException | None) -> None:
         how = "answered" if error is None else f"failed ({type(error).__name__})"

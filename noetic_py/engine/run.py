@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from logging import ERROR, INFO
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from attrs import evolve, frozen
@@ -20,7 +20,7 @@ from noetic_py.core.events import RunFinished
 from noetic_py.core.events import RunStarted as RunStartedEvent
 from noetic_py.core.items import ID_SOURCE, Item
 from noetic_py.core.log import ItemLog
-from noetic_py.core.runtime import SYSTEM, place_of, recorded_span
+from noetic_py.core.runtime import SYSTEM, current_span, place_of, recorded_span
 from noetic_py.engine import hooks, stops
 from noetic_py.engine.detached import detach, recover_detached
 from noetic_py.engine.execute import as_error, call_from_body, execute, open_wrap_up, restore, settle_failure
@@ -41,6 +41,7 @@ from noetic_py.engine.layers.lifecycle import close_layers, open_layers
 from noetic_py.engine.layers.store import StoredLayers
 from noetic_py.engine.progress import RunProgress
 from noetic_py.engine.protocol import Interpreter
+from noetic_py.engine.provider_call import record_failure
 from noetic_py.engine.state import Execution, Run, head, wrap_up_step
 from noetic_py.engine.stops import VALUELESS, asked_again, note, note_valueless, value_so_far, wrap_up_of
 from noetic_py.errors import BudgetExceeded, CheckpointError, NoeticError
@@ -49,6 +50,9 @@ from noetic_py.steps.flow import BranchSpec, ParallelSpec
 from noetic_py.steps.handoff import HandoffSourceSpec, HandoffSpec, members
 from noetic_py.steps.loop import LoopSpec
 from noetic_py.steps.spawn import MemorySpec
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 
 @frozen(eq=False)
@@ -69,6 +73,7 @@ class RunPlan:
 
 # Types that a span can hold; other JSON is stored as text.
 _SCALARS = (str, bool, int, float)
+_NO_SPAN = nullcontext()
 _ROOT: AnyStep = Step(id="run", kind="run")
 
 
@@ -126,15 +131,31 @@ async def run_flow(run: Run, plan: RunPlan) -> AnyResult:
 
 
 @contextmanager
-def traced(run: Run, step: AnyStep) -> Generator[None]:
-    """A run's own span, around all that it does in this process; below the place that the run was given, if any."""
-    if run.tracer is None:
-        yield
-        return
-    attributes: dict[str, str | int] = {"noetic.run": run.run_id, "noetic.thread": run.thread_id}
+def traced(run: Run, step: AnyStep, *, resumed: bool) -> Generator[None]:
+    """A run's own span, around all that it does in this process; below the place that the run was given, if any.
+
+    A resumed run, which a fork is too, is linked to the run that had begun.
+    """
+    try:
+        with _NO_SPAN if run.tracer is None else _run_span(run, run.tracer, step, resumed=resumed):
+            yield
+    finally:
+        if run.metrics is not None:
+            run.metrics.ran(step.id, run.executed - run.replayed, run.replayed)
+
+
+@contextmanager
+def _run_span(run: Run, tracer: Tracer, step: AnyStep, *, resumed: bool) -> Generator[None]:
+    attributes: dict[str, str | int] = {
+        "noetic.run": run.run_id,
+        "noetic.thread": run.thread_id,
+        "gen_ai.operation.name": "invoke_workflow",
+        "gen_ai.workflow.name": step.id,
+        "gen_ai.conversation.id": run.thread_id,
+    }
     if run.request_id is not None:
         attributes["noetic.request"] = run.request_id
-    with recorded_span(run.tracer, f"run {step.id}", attributes, below=run.trace) as span:
+    with recorded_span(tracer, f"run {step.id}", attributes, below=run.trace, follows=resumed) as span:
         for name, value in known_of(run).items():
             span.set_attribute(f"noetic.metadata.{name}", value if isinstance(value, _SCALARS) else json.dumps(value))
         run.trace = place_of(span)
@@ -447,6 +468,8 @@ async def _result(run: Run, x: Execution, plan: RunPlan, history: ItemLog, endin
     why = "" if reason is None else f": {reason}"
     log("runs", INFO, "run %s of %s ended: %s%s", run.run_id, plan.step.id, status, why, where=Where(run.run_id))
     journal = run.journal
+    if error is not None and run.tracer is not None:
+        record_failure(current_span(), error, str(error))
     broken = error if error is not None else None if stop is None else stop.error
     if broken is not None:
         trim(broken, causes=True)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
     from noetic_py.context.hooks import AnyHook
     from noetic_py.core.items import JsonValue
+    from noetic_py.core.metrics import Metrics
     from noetic_py.core.progress import ProgressEntry, ProgressStore
     from noetic_py.core.view import LayerUsage, View
     from noetic_py.engine.journaling.ledger import RunWriter
@@ -198,11 +199,11 @@ class Run:
     __slots__ = (
         "_board", "_over", "_thread", "alert", "asked", "attrs", "bare", "begun", "bus", "cancelled", "context_turns",
         "depth", "detached", "dispatches_hooks", "early", "executed", "flow", "forked", "in_flight", "interpreter",
-        "journal", "kinds", "left", "limits", "memory", "metadata", "model_settings", "noticed", "on_diverge", "once",
-        "opening", "progress", "recorded_usage", "recovered_work", "request_id", "resources", "root", "run_id",
-        "running_since", "runtime", "sent", "services", "session", "stopped", "stopping", "store", "stored_messages",
-        "thread_id", "timed", "trace", "tracer", "turns", "unacknowledged", "unpriced", "user_id", "verbose", "verdict",
-        "view", "views", "waits",
+        "journal", "kinds", "left", "limits", "memory", "metadata", "metrics", "model_settings", "noticed",
+        "on_diverge", "once", "opening", "progress", "recorded_usage", "recovered_work", "replayed", "request_id",
+        "resources", "root", "run_id", "running_since", "runtime", "sent", "services", "session", "stopped",
+        "stopping", "store", "stored_messages", "thread_id", "timed", "trace", "tracer", "turns", "unacknowledged",
+        "unpriced", "user_id", "verbose", "verdict", "view", "views", "waits",
     )  # fmt: skip
 
     # What a model was shown last; and as stored, by the model calls of an earlier process, under `None` at the start.
@@ -243,6 +244,7 @@ class Run:
         model_settings: ModelSettings,
         bus: Bus,
         tracer: Tracer | None,
+        metrics: Metrics | None,
         trace: Trace | None,
     ) -> None:
         self.run_id, self.thread_id, self.user_id, self.request_id = run_id, thread_id, user_id, request_id
@@ -250,8 +252,8 @@ class Run:
         self.interpreter, self.kinds, self.services = interpreter, interpreter.kinds, services
         self.metadata, self.model_settings = metadata, model_settings
         self.bus, self.attrs, self.progress, self.begun = bus, Attributes(), {}, set()
-        self.tracer, self.trace, self.asked, self.memory = tracer, trace, None, ContextMemory()
-        self.journal = []
+        self.tracer, self.metrics, self.trace, self.asked = tracer, metrics, trace, None
+        self.memory, self.journal = ContextMemory(), []
         # Where the journal is stored, in a durable run.
         self.store: RunWriter | None = None
         self.on_diverge: OnDiverge = "fail"
@@ -263,16 +265,15 @@ class Run:
         self.bare: Bare = tracer is None and not self.dispatches_hooks and not self.verbose
         # `stopping` counts the executions that are being stopped, `alert` the reasons for which a step looks around.
         # `context_turns` are those of the context it goes on with: from before and, once it is over, its own too.
-        self.executed = self.turns = self.context_turns = self.stopping = self.alert = 0
+        self.executed = self.replayed = self.turns = self.context_turns = self.stopping = self.alert = 0
         self.depth, self.limits = _place()
         # When the stretch of its code that runs now has begun, and what has been warned of once; see `body`.
         self.running_since, self.noticed = 0.0, set[str]()
         self.unpriced = self._over = self.waits = self.timed = False
-        self.view, self.views = None, {}
+        self.view, self.views, self._thread = None, {}, get_ident()
         # The loop that ended last, and why.
         self.verdict: tuple[tuple[str, ...], str | None, LoopStop] | None = None
         self.root: Execution | None = None
-        self._thread = get_ident()
         self._board: Board | None = None
         # Its result when it was cancelled from outside, which reaches no caller; and the steps in flight then.
         self.left: AnyResult | None = None
@@ -318,6 +319,7 @@ class Run:
     def keep_in(self, store: RunWriter) -> None:
         """Make the run durable."""
         self.store = store
+        store.metrics = self.metrics
         self.alert += 1
         self.bare = False
 

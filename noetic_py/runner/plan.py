@@ -23,6 +23,7 @@ from noetic_py.core.events import Bus
 from noetic_py.core.items import Item, ItemBase, JsonValue
 from noetic_py.core.log import ItemLog, admit
 from noetic_py.core.memory import Memory
+from noetic_py.core.metrics import metrics
 from noetic_py.core.runtime import Trace, tracer
 from noetic_py.core.spelling import unknown_keyword
 from noetic_py.core.state import Attributes, StateBag
@@ -529,6 +530,7 @@ class Planner:
             model_settings=options.get("model_settings") or ModelSettings(),
             bus=Bus(run_id),
             tracer=tracer(),
+            metrics=metrics(),
             **ids,
         )
         run.attrs = Attributes(options.get("attrs"))

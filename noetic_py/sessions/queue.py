@@ -26,6 +26,7 @@ from noetic_py.core.control import SessionKey
 from noetic_py.core.diagnostics import log
 from noetic_py.core.items import Item, Message
 from noetic_py.core.log import admit
+from noetic_py.core.metrics import metrics
 from noetic_py.core.runtime import Runtime
 from noetic_py.journal.session_stream import StoredConversation
 from noetic_py.journal.stored import StoredValue
@@ -111,6 +112,9 @@ class SessionLock:
     async def _wait(self, key: SessionKey, line: deque[_Place], *, new: bool) -> None:
         place = _Place(new)
         line.append(place)
+        measured = metrics()
+        if measured is not None:
+            measured.waits(1)
         try:
             await place.called.wait()
         except BaseException:
@@ -122,6 +126,9 @@ class SessionLock:
             else:
                 line.remove(place)
             raise
+        finally:
+            if measured is not None:
+                measured.waits(-1)
         if place.refused:
             raise errors.ShuttingDown
 

@@ -558,11 +558,11 @@ async def test_002_54a_spans_mirror_the_tree_of_steps(spans: InMemorySpanExporte
         "run Root",
         "run Root > sequence Root",
         "run Root > sequence Root > code echo",
-        "run Root > sequence Root > loop agent",
-        *["run Root > sequence Root > loop agent > model call_model"] * 2,
-        *["run Root > sequence Root > loop agent > model call_model > answer answer"] * 2,
-        *["run Root > sequence Root > loop agent > model call_model > answer answer > chat scripted"] * 2,
-        "run Root > sequence Root > loop agent > model call_model > execute_tool search",
+        "run Root > sequence Root > invoke_agent agent",
+        *["run Root > sequence Root > invoke_agent agent > model call_model"] * 2,
+        *["run Root > sequence Root > invoke_agent agent > model call_model > answer answer"] * 2,
+        *["run Root > sequence Root > invoke_agent agent > model call_model > answer answer > chat scripted"] * 2,
+        "run Root > sequence Root > invoke_agent agent > model call_model > execute_tool search",
         "run Root > sequence Root > parallel both",
         "run Root > sequence Root > parallel both > code echo",
         "run Root > sequence Root > parallel both > spawn child",
@@ -695,7 +695,7 @@ async def test_002_54c_the_span_of_a_loop_has_its_verdict(
     flow: Any = loop(call_model(), until=until_, id="agent", **options)
     async with Harness(plugins=[], model=ScriptedModel("one", "two", "three")) as harness:
         await harness.run(flow, "x")
-    (span,) = [span for span in spans.get_finished_spans() if span.name == "loop agent"]
+    (span,) = [span for span in spans.get_finished_spans() if span.name == "invoke_agent agent"]
     found = {name: value for name, value in (span.attributes or {}).items() if name.startswith("noetic.verdict.")}
     assert found == {f"noetic.verdict.{name}": value for name, value in expected.items()}
 

@@ -53,6 +53,7 @@ from noetic_py.steps.handoff import HandoffOutput, HandoffSourceSpec
 if TYPE_CHECKING:
     from noetic_py.core.budget import BudgetLease
     from noetic_py.core.items import Item
+    from noetic_py.core.metrics import Metrics
     from noetic_py.engine.state import Execution, RecordedUsage, Run
 
 
@@ -133,6 +134,7 @@ class RunWriter:
         summary: The encoded run summary that the next commit stores; `None` leaves the stored one.
         summary_fields: The fields that every summary of this run has.
         followed: Whether the run's end is followed by another commit, before a caller sees it.
+        metrics: What measures its commits, when something does.
         hurried: Whether something waits for the next commit that is not to wait for the next step.
     """
 
@@ -146,6 +148,7 @@ class RunWriter:
         self.status: str | None = None
         self.backend = storage.backend
         self._lease = lease
+        self.metrics: Metrics | None = None
         self.hurried = anyio.Event()
         # How many records of the journal have been encoded, and how many of them are in the backend.
         self._staged = position
@@ -337,6 +340,8 @@ class RunWriter:
 
     async def _append(self, taken: _Taken, durable: bool) -> None:
         records, summary, status = taken
+        # The machine's own clock, whatever the run's does.
+        began = 0.0 if self.metrics is None else SYSTEM.monotonic()
         append = self.backend.append if durable else functools.partial(self.backend.append, durable=False)
         self._written = await append(
             self._lease.run_id,
@@ -347,6 +352,8 @@ class RunWriter:
             status=status,
         )
         self._durable = self._written if durable else self._durable
+        if self.metrics is not None:
+            self.metrics.committed(SYSTEM.monotonic() - began)
 
     async def _finish_append(self, taken: _Taken, done: int, durable: bool) -> None:
         """After a cancelled append: find out whether it was committed, and append it if not."""

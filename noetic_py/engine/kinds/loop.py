@@ -15,6 +15,7 @@ import anyio
 from noetic_py.channels import Entry
 from noetic_py.channels.declared import AnyChannel
 from noetic_py.context.read import ContextScope, branch_at
+from noetic_py.context.step import asks_model
 from noetic_py.core.diagnostics import log, where_defined
 from noetic_py.core.events import LoopIteration, LoopWaiting, UntilFailed
 from noetic_py.core.items import Message
@@ -31,6 +32,7 @@ from noetic_py.engine.journaling.replay import NOTHING, recorded
 from noetic_py.engine.kind import Kind
 from noetic_py.engine.kinds.channels import take
 from noetic_py.engine.progress import forget_round
+from noetic_py.engine.provider_call import describe_agent
 from noetic_py.errors import ChannelClosed, ConfigError, LoopLimit, NoeticError, NoOutput
 from noetic_py.journal.records import Decision
 from noetic_py.redaction import without_secrets
@@ -102,6 +104,8 @@ _KEPT = 100
 
 async def run_loop(value: object, frame: Frame) -> object:
     """Iterate until a verdict, `stop_loop`, or the cap."""
+    if frame.own_span is not None and asks_model(frame.step.spec.body):
+        describe_agent(frame.own_span, frame.step.id, frame.x.run.thread_id)
     output = NOTHING
     with Rounds(frame):
         output = await _iterate(value, frame)

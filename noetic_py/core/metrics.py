@@ -1,0 +1,118 @@
+"""What the library measures, as instruments of OpenTelemetry."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+
+    from noetic_py.core.budget import TokenUsage
+
+__all__ = ["Metrics", "metrics"]
+
+# The boundaries that the conventions for GenAI advise.
+_TOKENS = tuple(4**power for power in range(14))
+_SECONDS = tuple(2**power / 100 for power in range(14))
+# A commit takes less than a millisecond on a local disk.
+_COMMIT = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class Metrics:
+    """The instruments of a process that measures.
+
+    Args:
+        meter: What makes them; a second instrument of a name is the first one.
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        self._tokens = meter.create_histogram(
+            "gen_ai.client.token.usage",
+            unit="{token}",
+            description="Number of input and output tokens used.",
+            explicit_bucket_boundaries_advisory=_TOKENS,
+        )
+        self._duration = meter.create_histogram(
+            "gen_ai.client.operation.duration",
+            unit="s",
+            description="GenAI operation duration.",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )
+        self._cost = meter.create_counter("noetic.client.cost", unit="USD", description="Cost of model calls.")
+        self._steps = meter.create_counter("noetic.steps", unit="{step}", description="Steps that ran.")
+        self._replayed = meter.create_counter(
+            "noetic.steps.replayed", unit="{step}", description="Steps whose output was read from a journal."
+        )
+        self._refusals = meter.create_counter(
+            "noetic.budget.refusals", unit="{refusal}", description="Work that did not start because of a budget."
+        )
+        self._waiting = meter.create_up_down_counter(
+            "noetic.sessions.waiting", unit="{turn}", description="Turns that wait for their session."
+        )
+        self._commit = meter.create_histogram(
+            "noetic.commit.duration",
+            unit="s",
+            description="Duration of commits of stored runs.",
+            explicit_bucket_boundaries_advisory=_COMMIT,
+        )
+
+    def called(
+        self,
+        attributes: Mapping[str, Any],
+        seconds: float,
+        usage: TokenUsage | None,
+        cost: Decimal | None,
+        error: BaseException | None,
+    ) -> None:
+        """Measure a call of a model.
+
+        Args:
+            attributes: What was called, in the names of the conventions.
+            seconds: How long it took.
+            usage: The tokens that it used, when they are known.
+            cost: What it cost, when that is known.
+            error: What it failed with.
+        """
+        failed = {} if error is None else {"error.type": type(error).__qualname__}
+        self._duration.record(seconds, {**attributes, **failed})
+        if usage is not None:
+            self._tokens.record(usage.input, {**attributes, "gen_ai.token.type": "input"})
+            self._tokens.record(usage.output, {**attributes, "gen_ai.token.type": "output"})
+        if cost is not None:
+            self._cost.add(float(cost), attributes)
+
+    def ran(self, flow: str, steps: int, replayed: int) -> None:
+        """Count the steps of a run that is over in this process."""
+        self._steps.add(steps, {"noetic.flow": flow})
+        self._replayed.add(replayed, {"noetic.flow": flow})
+
+    def refused(self, dimension: str) -> None:
+        """Count what a budget has refused."""
+        self._refusals.add(1, {"noetic.budget.dimension": dimension})
+
+    def waits(self, more: int) -> None:
+        """Count a turn that begins to wait for its session, or with -1 one that does not wait any more."""
+        self._waiting.add(more)
+
+    def committed(self, seconds: float) -> None:
+        """Measure a commit."""
+        self._commit.record(seconds)
+
+
+def metrics() -> Metrics | None:
+    """The instruments to use, `None` when nothing would be measured.
+
+    A program that measures has imported opentelemetry and set a provider before its first run, so a run that finds the
+    module not loaded need not load it.
+    """
+    module = sys.modules.get("opentelemetry.metrics")
+    if module is None:
+        return None
+    provider = module.get_meter_provider()
+    # The API's own providers record nothing.
+    if type(provider).__module__.startswith("opentelemetry.metrics."):
+        return None
+    return Metrics(provider.get_meter("noetic_py"))

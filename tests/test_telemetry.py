@@ -1,0 +1,310 @@
+"""Spans and metrics: what a run records, by the names of OpenTelemetry's conventions for GenAI."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.trace import SpanKind
+
+import noetic_py
+from noetic_py import (
+    Budget,
+    FunctionCall,
+    Harness,
+    InMemoryBackend,
+    TokenUsage,
+    call_model,
+    loop,
+    step,
+    tool,
+    until,
+)
+from noetic_py.core.control import SessionKey
+from noetic_py.engine import provider_call
+from noetic_py.errors import StepFailed
+from noetic_py.testing import ScriptedModel
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryMetricReader]:
+    """Metrics of the test; the provider is gone afterwards."""
+    found = InMemoryMetricReader()
+    provider = MeterProvider([found])
+    # The API lets a provider be set only once in a process.
+    monkeypatch.setattr("opentelemetry.metrics._internal._METER_PROVIDER", provider)
+    yield found
+    provider.shutdown()
+
+
+def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
+    """The points of each metric."""
+    data = reader.get_metrics_data()
+    found = [] if data is None else [each for part in data.resource_metrics for each in part.scope_metrics]
+    return {metric.name: list(metric.data.data_points) for scope in found for metric in scope.metrics}
+
+
+@tool
+async def look(at: str) -> str:
+    """Look at a place."""
+    return f"{at} is empty"
+
+
+def agent(**options: Any) -> Any:
+    model = ScriptedModel(
+        FunctionCall(name="look", arguments={"at": "the harbour"}, call_id="c1"),
+        "nothing",
+        usage=TokenUsage(100, 20, cached_input=30, input_image=7),
+        name="google:wave-2",
+        **options,
+    )
+    return loop(call_model(model, tools=(look,)), until=until.no_tool_calls(), id="pilot")
+
+
+def tree(spans: InMemorySpanExporter) -> list[tuple[str, SpanKind, dict[str, Any]]]:
+    """Each span with its place, its kind and its attributes of the conventions and of tokens."""
+    finished = {span.context.span_id: span for span in spans.get_finished_spans() if span.context}
+
+    def place(span: ReadableSpan) -> str:
+        above = finished.get(span.parent.span_id) if span.parent else None
+        return span.name if above is None else f"{place(above)} > {span.name}"
+
+    wanted = ("gen_ai.", "error.", "noetic.usage.")
+
+    def told(span: ReadableSpan) -> dict[str, Any]:
+        return {name: value for name, value in (span.attributes or {}).items() if name.startswith(wanted)}
+
+    return sorted(((place(span), span.kind, told(span)) for span in finished.values()), key=lambda each: each[0])
+
+
+async def test_spans_are_a_tree_with_the_attributes_of_the_conventions(spans: InMemorySpanExporter) -> None:
+    async with Harness(plugins=[]) as harness:
+        await harness.run(agent(), "what about the harbour?", thread_id="t1")
+    run, invoked = "run pilot", "run pilot > invoke_agent pilot"
+    round_ = f"{invoked} > model call_model"
+    chat = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "gcp.gemini",
+        "gen_ai.request.model": "wave-2",
+        "gen_ai.response.model": "google:wave-2",
+        "gen_ai.conversation.id": "t1",
+        "gen_ai.output.type": "text",
+        "gen_ai.usage.input_tokens": 100,
+        "gen_ai.usage.output_tokens": 20,
+        "gen_ai.usage.cache_read.input_tokens": 30,
+        "noetic.usage.input_image_tokens": 7,
+    }
+    found = tree(spans)
+    assert [each for each in found if each[1] is SpanKind.CLIENT] == [
+        (f"{round_} > answer answer > chat wave-2", SpanKind.CLIENT, chat | {"gen_ai.response.finish_reasons": (why,)})
+        for why in ("tool_calls", "stop")
+    ]
+    assert [each for each in found if each[1] is not SpanKind.CLIENT] == [
+        (
+            run,
+            SpanKind.INTERNAL,
+            {
+                "gen_ai.operation.name": "invoke_workflow",
+                "gen_ai.workflow.name": "pilot",
+                "gen_ai.conversation.id": "t1",
+            },
+        ),
+        (
+            invoked,
+            SpanKind.INTERNAL,
+            {
+                "gen_ai.operation.name": "invoke_agent",
+                "gen_ai.agent.name": "pilot",
+                "gen_ai.conversation.id": "t1",
+            },
+        ),
+        *[(round_, SpanKind.INTERNAL, {})] * 2,
+        *[(f"{round_} > answer answer", SpanKind.INTERNAL, {})] * 2,
+        (
+            f"{round_} > execute_tool look",
+            SpanKind.INTERNAL,
+            {
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": "look",
+                "gen_ai.tool.type": "function",
+                "gen_ai.tool.description": "Look at a place.",
+                "gen_ai.tool.call.id": "c1",
+            },
+        ),
+    ]
+
+
+async def test_a_resumed_run_and_a_fork_are_linked_to_the_run_before(spans: InMemorySpanExporter) -> None:
+    fails = True
+
+    @step
+    async def sail(_: object) -> str:
+        if fails:
+            raise ValueError("no wind")
+        return "there"
+
+    async with Harness(checkpoints=InMemoryBackend(), plugins=[]) as harness:
+        with pytest.raises(StepFailed):
+            await harness.run(sail, None, run_id="first")
+        fork = await harness.fork("first")
+        fails = False
+        await harness.resume("first", sail)
+        await harness.resume(fork, sail)
+    first, *later = [span for span in spans.get_finished_spans() if span.name == "run sail"]
+    assert first.links == ()
+    assert (first.attributes or {})["error.type"] == "StepFailed"
+    assert len(later) == 2
+    for span in later:
+        assert span.parent is not None
+        assert first.context is not None
+        assert [link.context.span_id for link in span.links] == [first.context.span_id]
+
+
+async def test_model_calls_are_measured(reader: InMemoryMetricReader) -> None:
+    async with Harness(plugins=[]) as harness:
+        await harness.run(agent(cost=Decimal("0.25")), "what about the harbour?")
+    found = points(reader)
+    names = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "gcp.gemini",
+        "gen_ai.request.model": "wave-2",
+        "gen_ai.response.model": "google:wave-2",
+    }
+    tokens = found["gen_ai.client.token.usage"]
+    assert [(point.attributes, point.count, point.sum) for point in tokens] == [
+        (names | {"gen_ai.token.type": "input"}, 2, 200),
+        (names | {"gen_ai.token.type": "output"}, 2, 40),
+    ]
+    assert tokens[0].explicit_bounds == (
+        1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864,
+    )  # fmt: skip
+    (duration,) = found["gen_ai.client.operation.duration"]
+    assert (duration.attributes, duration.count) == (names, 2)
+    assert duration.explicit_bounds == (
+        0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
+    )  # fmt: skip
+    (cost,) = found["noetic.client.cost"]
+    assert (cost.attributes, cost.value) == (names, 0.5)
+
+
+async def test_a_model_call_that_fails_is_measured_with_its_error(reader: InMemoryMetricReader) -> None:
+    def fail(_: object) -> Any:
+        raise ConnectionError("gone")
+
+    async with Harness(plugins=[]) as harness:
+        await harness.run(call_model(ScriptedModel(fail, name="acme:wave")), "x", on_error="result")
+    (duration,) = points(reader)["gen_ai.client.operation.duration"]
+    assert duration.attributes["error.type"] == "ConnectionError"
+    assert "gen_ai.client.token.usage" not in points(reader)
+
+
+async def test_steps_and_replayed_steps_and_commits_are_measured(reader: InMemoryMetricReader) -> None:
+    fails = True
+
+    @step
+    async def load(text: str) -> str:
+        return text
+
+    @step
+    async def sail(text: str) -> str:
+        if fails:
+            raise ValueError("no wind")
+        return text
+
+    flow = load >> sail
+    async with Harness(checkpoints=InMemoryBackend(), plugins=[]) as harness:
+        with pytest.raises(StepFailed):
+            await harness.run(flow, "x", run_id="first")
+        (steps,) = points(reader)["noetic.steps"]
+        assert (steps.attributes, steps.value) == ({"noetic.flow": flow.id}, 3)
+        fails = False
+        await harness.resume("first", flow)
+    found = points(reader)
+    # The sequence and its second step run again, and the first step does not.
+    assert [point.value for point in found["noetic.steps"]] == [5]
+    assert [point.value for point in found["noetic.steps.replayed"]] == [1]
+    (commits,) = found["noetic.commit.duration"]
+    assert commits.count >= 4
+    assert commits.sum >= 0
+
+
+async def test_what_a_budget_refuses_is_counted_once(reader: InMemoryMetricReader) -> None:
+    @step
+    async def row(text: str) -> str:
+        return text
+
+    async with Harness(plugins=[]) as harness:
+        result = await harness.run((row >> row >> row), "x", budget=Budget(steps=2), on_error="result")
+    assert result.status == "budget_exceeded"
+    (refused,) = points(reader)["noetic.budget.refusals"]
+    assert (refused.attributes, refused.value) == ({"noetic.budget.dimension": "steps"}, 1)
+
+
+async def test_turns_that_wait_for_their_session_are_counted(reader: InMemoryMetricReader) -> None:
+    began, go = anyio.Event(), anyio.Event()
+    seen: list[int] = []
+
+    @step
+    async def turn(text: str) -> str:
+        began.set()
+        await go.wait()
+        return text
+
+    async with Harness(plugins=[]) as harness, anyio.create_task_group() as tasks:
+
+        async def ask(text: str) -> None:
+            await harness.run(turn, text, session=SessionKey("ada", "trip"))
+
+        tasks.start_soon(ask, "one")
+        await began.wait()
+        tasks.start_soon(ask, "two")
+        await anyio.wait_all_tasks_blocked()
+        seen += [point.value for point in points(reader)["noetic.sessions.waiting"]]
+        go.set()
+    seen += [point.value for point in points(reader)["noetic.sessions.waiting"]]
+    assert seen == [1, 0]
+
+
+async def test_without_a_provider_nothing_is_measured() -> None:
+    from noetic_py.core.metrics import metrics as instruments
+
+    assert instruments() is None
+
+
+CONVENTIONS = "opentelemetry.semconv._incubating"
+
+
+def test_every_name_is_one_of_the_conventions() -> None:
+    # The modules are marked as deprecated, since the conventions have moved, and have no stubs.
+    attributes: Any = import_module(f"{CONVENTIONS}.attributes.gen_ai_attributes")
+    names: dict[str, object] = {}
+    for module in ("attributes.gen_ai_attributes", "attributes.error_attributes", "metrics.gen_ai_metrics"):
+        names.update(vars(import_module(f"{CONVENTIONS}.{module}")))
+    known = {value for name, value in names.items() if name.isupper() and isinstance(value, str)}
+    used: set[str] = set()
+    operations: set[str] = set()
+    for file in sorted(Path(noetic_py.__file__).parent.rglob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        used.update(re.findall(r'"((?:gen_ai|error)\.[a-z_.]+[a-z])"', text))
+        operations.update(re.findall(r'"gen_ai\.operation\.name": "(\w+)"', text))
+    used.update(f"gen_ai.usage.{name}" for name in provider_call._USAGE.values())
+    used.update(f"gen_ai.request.{name}" for name in provider_call._SETTINGS.values())
+    assert len(used) > 20
+    assert used <= known
+    assert operations == {"chat", "execute_tool", "invoke_agent", "invoke_workflow"}
+    assert operations <= {each.value for each in attributes.GenAiOperationNameValues}
+    assert set(provider_call._PROVIDERS.values()) <= {each.value for each in attributes.GenAiProviderNameValues}
