@@ -13,6 +13,8 @@ A file may have these functions. What they are given is made ready, what they re
   answered.
 - `w6()`: a coroutine function that makes a conversation of the given texts; what it gives is kept.
 - `w7(runs, steps, seconds)`: runs at once, each of so many steps that sleep so long; it gives how many steps were run.
+- `w8(turns, file)`: a chat of so many turns, a user's message and a model's answer, each kept in an SQLite database at
+  that path before the next one begins, and each shown the conversation so far; it gives how many messages are kept.
 """
 
 from __future__ import annotations
@@ -213,6 +215,19 @@ async def w7(module: ModuleType, size: int) -> Figures:
     return {"wall": time.perf_counter() - began, "cpu": seconds}
 
 
+async def w8(module: ModuleType, size: int) -> Figures:
+    """Seconds a turn by the wall clock."""
+    warm = max(2, size // WARM_UP)
+    check(await module.w8(warm, fresh())(), 2 * warm)
+    run = module.w8(size, fresh())
+    gc.collect()
+    began = time.perf_counter()
+    done = await run()
+    seconds = time.perf_counter() - began
+    check(done, 2 * size)
+    return {"turn": seconds / size}
+
+
 Measure = Callable[[ModuleType, int], Coroutine[None, None, Figures]]
 WORKS: dict[str, Measure] = {
     "W1": w1,
@@ -221,6 +236,7 @@ WORKS: dict[str, Measure] = {
     "W4": w4,
     "W6": w6,
     "W7": w7,
+    "W8": w8,
 }
 
 if __name__ == "__main__":

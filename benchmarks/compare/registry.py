@@ -72,6 +72,7 @@ WORKS: Mapping[str, Work] = {
             Shown("cpu", "{size} runs at once of 20 steps of sleep(1 ms)", "s, CPU"),
         ),
     ),
+    "W8": Work(200, (Shown("turn", "a turn of a chat kept in SQLite, of {size}", "ms, wall", MILLI),)),
 }
 
 
@@ -118,7 +119,7 @@ OURS = Library(
     (str(ROOT),),
     "from noetic_py import Harness, call_model, loop, step",
     everywhere("noetic"),
-    notes={"W6": "a context with 20 messages, which stands for a session until there are sessions"},
+    notes={"W6": "a context with 20 messages, which stands for a session"},
 )
 PEERS: Mapping[str, Library] = {
     library.name: library
@@ -133,6 +134,7 @@ PEERS: Mapping[str, Library] = {
                 "W3": '`SqliteSaver` and `durability="sync"`, run with `invoke`; both use a write-ahead log, which '
                 "syncs once a commit",
                 "W6": "a thread in the checkpointer that lives in memory, written once, as encoded bytes",
+                "W8": '`SqliteSaver` and `durability="sync"`, run with `invoke`',
             },
         ),
         Library(
@@ -140,7 +142,7 @@ PEERS: Mapping[str, Library] = {
             ("pydantic-graph", "pydantic-ai-slim"),
             "from pydantic_graph import BaseNode, End, GraphBuilder, GraphRunContext",
             {**everywhere("pydantic_graph"), "W4": "pydantic_ai", "W6": "pydantic_ai"},
-            absent={"W3": "keeps no run"},
+            absent={"W3": "keeps no run", "W8": "keeps no conversation"},
             notes={
                 "W5": "the graph alone; `from pydantic_ai import Agent` takes several times as long",
                 "W4": "an agent of Pydantic AI, with a model class of our own because `FunctionModel` counts the "
@@ -153,7 +155,10 @@ PEERS: Mapping[str, Library] = {
             ("llama-index-workflows", "llama-index-core"),
             "from workflows import Context, Workflow, step; from workflows.events import Event, StartEvent, StopEvent",
             {**everywhere("llama_index_workflows"), "W4": "llama_index_core", "W6": "llama_index_core"},
-            absent={"W3": "keeps a run when the program asks for its context as JSON, not each step"},
+            absent={
+                "W3": "keeps a run when the program asks for its context as JSON, not each step",
+                "W8": "keeps a conversation when the program asks for its context as JSON",
+            },
             notes={
                 "W2": "four branches at a time, the default, which takes less than a worker for each",
                 "W4": "the `FunctionAgent` of llama-index-core",
@@ -173,6 +178,7 @@ PEERS: Mapping[str, Library] = {
                 "W2": "1,000 runs that answer at once, each with an agent of its own; runs that share one take longer",
                 "W6": "a list of input items, which is what a run continues from; its session keeps them in SQLite",
                 "W7": "100 runs of 20 turns that call a tool, the model sleeping; 1,000 would take minutes",
+                "W8": "`SQLiteSession` with a file",
             },
         ),
         Library(
@@ -186,6 +192,7 @@ PEERS: Mapping[str, Library] = {
                 "with all events before it; `Workflow`, which is to replace it, takes several times as long",
                 "W2": "a `ParallelAgent`; `Workflow` takes several times as long",
                 "W6": "a session in the in-memory service, with an event for each item",
+                "W8": "`SqliteSessionService`",
             },
         ),
     )

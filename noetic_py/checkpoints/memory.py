@@ -193,7 +193,7 @@ class MemoryStore:
         if self._is_held(run):
             raise checks.is_owned("its lease to run out")
         run.fence = self._tick()
-        run.held = Lease(run_id, run.fence)
+        run.held = Lease(run_id, run.fence, run.position)
         run.until = self._clock() + ttl
         return run.held
 

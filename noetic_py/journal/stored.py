@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from attrs import frozen
+from attrs import field, frozen
 
 if TYPE_CHECKING:
     from noetic_py.journal.records import JournalRecord
@@ -62,10 +62,12 @@ class Lease:
     Attributes:
         run_id: The run.
         fence: Grows with every owner, also over a deletion of the run; a write with an older one is refused.
+        position: Where the run's journal ended when it was acquired; `None` where the backend does not say.
     """
 
     run_id: str
     fence: int
+    position: int | None = field(default=None, eq=False)
 
 
 @frozen

@@ -130,6 +130,8 @@ async def acquire_lease(backend: CheckpointBackend, run_id: str) -> tuple[Lease,
         RunBusy: Another owner has it.
     """
     lease = await backend.acquire(run_id, ttl=TTL)
+    if lease.position is not None:
+        return lease, Head(lease.position, lease.fence)
     try:
         return lease, await backend.head(run_id)
     except BaseException:

@@ -13,8 +13,9 @@ from google.adk import Agent
 from google.adk.agents import BaseAgent, InvocationContext, LoopAgent, ParallelAgent, RunConfig
 from google.adk.events import Event
 from google.adk.models import BaseLlm, LlmRequest, LlmResponse
-from google.adk.runners import InMemoryRunner
+from google.adk.runners import InMemoryRunner, Runner
 from google.adk.sessions import InMemorySessionService
+from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.genai import types
 
 Run = Callable[[], Awaitable[int]]
@@ -120,5 +121,22 @@ def w7(runs: int, steps: int, seconds: float) -> Run:
 
     async def run() -> int:
         return sum(await asyncio.gather(*[count(runner) for _ in range(runs)]))
+
+    return run
+
+
+def w8(turns: int, file: str) -> Run:
+    agent = Agent(name="agent", model=Scripted(model="scripted", left=0, stamp=lambda: None))
+
+    async def run() -> int:
+        service = SqliteSessionService(file)
+        runner = Runner(agent=agent, app_name=APP, session_service=service)
+        session = await service.create_session(app_name=APP, user_id=USER)
+        for turn in range(turns):
+            message = types.UserContent(f"message {turn}")
+            async for _ in runner.run_async(user_id=USER, session_id=session.id, new_message=message):
+                pass
+        kept = await service.get_session(app_name=APP, user_id=USER, session_id=session.id)
+        return sum(event.content is not None for event in kept.events)
 
     return run

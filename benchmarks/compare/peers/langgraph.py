@@ -203,3 +203,26 @@ def w7(runs: int, steps: int, seconds: float) -> Run:
         return sum(state["count"] for state in states)
 
     return run
+
+
+def w8(turns: int, file: str) -> Run:
+    model = Scripted(turns=0, stamp=lambda: None)
+
+    def ask(state: MessagesState) -> dict[str, list[BaseMessage]]:
+        return {"messages": [model.invoke(state["messages"])]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("ask", ask)
+    builder.add_edge(START, "ask")
+    builder.add_edge("ask", END)
+
+    async def run() -> int:
+        with SqliteSaver.from_conn_string(file) as saver:
+            graph = builder.compile(checkpointer=saver)
+            config = {"configurable": {"thread_id": "chat"}}
+            for turn in range(turns):
+                # Without awaiting: `ainvoke` takes longer here too.
+                kept = graph.invoke({"messages": [HumanMessage(f"message {turn}")]}, config, durability="sync")
+        return len(kept["messages"])
+
+    return run

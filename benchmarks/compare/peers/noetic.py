@@ -125,3 +125,16 @@ def w7(runs: int, steps: int, seconds: float) -> Run:
         return sum(result.steps for result in results)
 
     return run
+
+
+def w8(turns: int, file: str) -> Run:
+    model = ScriptedModel(*["done"] * turns)
+
+    async def run() -> int:
+        async with Harness(plugins=[], checkpoints=f"sqlite:{file}", model=model) as harness:
+            session = harness.session("user", "chat")
+            for turn in range(turns):
+                await session.run(call_model(), f"message {turn}")
+            return len(await session.items())
+
+    return run

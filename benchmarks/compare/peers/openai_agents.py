@@ -9,7 +9,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage, function_tool, set_tracing_disabled
+from agents import (
+    Agent,
+    Model,
+    ModelResponse,
+    RunConfig,
+    Runner,
+    SQLiteSession,
+    Usage,
+    function_tool,
+    set_tracing_disabled,
+)
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
 set_tracing_disabled(True)
@@ -109,5 +119,19 @@ def w7(runs: int, steps: int, seconds: float) -> Run:
 
     async def run() -> int:
         return sum(await asyncio.gather(*[turns_of(agent, steps) for agent in agents]))
+
+    return run
+
+
+def w8(turns: int, file: str) -> Run:
+    agent = Agent(name="agent", model=Scripted(0))
+
+    async def run() -> int:
+        session = SQLiteSession("chat", file)
+        for turn in range(turns):
+            await Runner.run(agent, f"message {turn}", session=session, run_config=CONFIG)
+        kept = len(await session.get_items())
+        session.close()
+        return kept
 
     return run

@@ -555,7 +555,7 @@ class FileStore(FileValues):
                 if taken is not None and taken.fence == fence:
                     self._save(evolve(taken, owner=0))
             raise
-        return Lease(run_id, fence)
+        return Lease(run_id, fence, 0 if run is None else run.position)
 
     def renew(self, lease: Lease, ttl: float) -> Lease:
         """Look whether the lease is still held."""

@@ -545,7 +545,7 @@ class SqliteStore:
             raise checks.is_owned("its process to end")
         run.fence, run.owner = self._tick(), self._locks.owner
         self._save(run)
-        return Lease(run_id, run.fence)
+        return Lease(run_id, run.fence, run.position)
 
     def renew(self, lease: Lease, ttl: float) -> Lease:
         """Look whether the lease is still held."""

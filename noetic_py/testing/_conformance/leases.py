@@ -19,6 +19,13 @@ class Leases(Suite):
             await backend.acquire("r", ttl=60.0)
         equal(await backend.head("r"), Head(0, lease.fence))
 
+    async def test_a_lease_may_say_where_the_journal_ends(self, backend: CheckpointBackend) -> None:
+        for position in (0, 3):
+            lease = await backend.acquire("r", ttl=60.0)
+            equal(lease.position in (None, position), True)
+            await fill(backend, "r", 3, fence=lease.fence)
+            await backend.release(lease)
+
     async def test_becoming_the_owner_writes_nothing(self, backend: CheckpointBackend) -> None:
         await fill(backend, "r", 1)
         before = await backend.list()

@@ -35,9 +35,9 @@ class Runs(Journals):
                 [(self.link.sql["tick"], {"count": 1}), (self.link.sql["find"], {"run_id": run_id})]
             )
             tick: int = ticks[0][0]
-            lease = Lease(run_id, tick)
-            if rows:
-                run = self.run_of(run_id, rows[0])
+            run = self.run_of(run_id, rows[0]) if rows else None
+            lease = Lease(run_id, tick, 0 if run is None else run.position)
+            if run is not None:
                 if rows[0][4]:
                     raise is_owned("its lease to run out")
                 if tick > run.fence and self._take(run, lease, ttl):

@@ -158,7 +158,7 @@ class RedisStore:
         words = self._link.write("acquire", run_id, _micros(ttl))
         if words[0] == "busy":
             raise is_owned("its lease to run out")
-        return Lease(run_id, int(words[1]))
+        return Lease(run_id, int(words[1]), int(words[2]))
 
     def renew(self, lease: Lease, ttl: float) -> Lease:
         """Renew the lease."""

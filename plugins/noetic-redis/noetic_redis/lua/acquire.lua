@@ -17,4 +17,4 @@ end
 run.fence = text(redis.call('HINCRBY', store, 'ticks', 1))
 run['until'] = text(time + tonumber(arg(2)))
 save(n, run, names)
-return finish('ok', run.fence)
+return finish('ok', run.fence, run.pos)
