@@ -68,6 +68,12 @@ def w7(runs, steps, seconds):
         await asyncio.sleep(seconds)
         return runs * steps
     return run
+
+
+def w8(turns, file):
+    async def run():
+        return 2 * turns
+    return run
 """
 CURIOUS = """
 import socket
