@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
 from typing_extensions import TypedDict
 
-from noetic_py import Harness, Message, loop, parallel, sequence, step, until
+from noetic_py import Harness, Message, ModelRequest, call_model, loop, parallel, sequence, step, until
 from noetic_py.checkpoints import Record, SqliteBackend
 from noetic_py.context.step import AnyStep
+from noetic_py.testing import ScriptedModel
 from noetic_py.testing._random_programs.building import AnyContext
 from tests.crash.jobs import wait_for_tracer
 from tests.crash.power import ACKNOWLEDGED
@@ -121,3 +122,42 @@ def carry(given: Given, say: Say) -> Any:
     """The whole process; returns the value, and every record as it was stored."""
     wait_for_tracer()
     return anyio.run(_work, given)
+
+
+TURNS = 6
+"""How many messages are said in the conversation."""
+
+
+def answered(request: ModelRequest) -> str:
+    """What the model says to the last message."""
+    return "re " + next(item.text for item in reversed(request.items) if isinstance(item, Message))
+
+
+async def talked(backend: SqliteBackend, after: Callable[[int], object] = lambda turn: None) -> Sequence[str]:
+    """Say all messages, some perhaps once more; returns what the conversation holds.
+
+    Args:
+        backend: Where it is kept.
+        after: Called with the number of turns that have come back.
+    """
+    model = ScriptedModel(*[answered] * TURNS)
+    async with Harness(checkpoints=backend, plugins=(), model=model) as harness:
+        session = harness.session("ada", "chat")
+        for turn in range(TURNS):
+            result = await session.run(call_model(), f"message {turn}", delivery_id=f"d{turn}")
+            assert result.value == f"re message {turn}"
+            after(turn + 1)
+        return [item.text for item in await session.items() if isinstance(item, Message)]
+
+
+async def _talk(given: Given) -> Sequence[str]:
+    folder = Path(given["folder"])
+    handle = os.open(folder / ACKNOWLEDGED, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    async with SqliteBackend(folder / "runs.db", exclusive=given["exclusive"]) as backend:
+        return await talked(backend, lambda turn: os.write(handle, b"%d\n" % turn))
+
+
+def converse(given: Given, say: Say) -> Any:
+    """The whole process; returns what the conversation holds."""
+    wait_for_tracer()
+    return anyio.run(_talk, given)

@@ -19,13 +19,13 @@ from typing import Any
 import anyio
 import pytest
 
-from noetic_py import errors
+from noetic_py import Harness, errors
 from noetic_py.checkpoints import Record, SqliteBackend
 from tests.crash.children import Children
 from tests.crash.conftest import Figure
 from tests.crash.folders import quick_folder
 from tests.crash.power import Disk, Event, File, read_trace, trace_options, written
-from tests.crash.powered import RUN, carried
+from tests.crash.powered import RUN, TURNS, carried, talked
 from tests.crash.tools import traced
 from tests.properties.checks import SEED, examples
 
@@ -226,3 +226,48 @@ def test_every_kind_of_sync_is_needed(children: Children, lost: str, figure: Fig
             figure("wrong", len(wrong))
             return
     pytest.fail(f"a thousand states were tried, and none shows that {lost or 'the folder'} has to be synced")
+
+
+async def wrong_talk(state: State, folder: Path, *, exclusive: bool) -> str | None:
+    """What is wrong with a conversation after a loss of power, and when its messages are delivered again."""
+    written(folder, state.files)
+    try:
+        async with SqliteBackend(folder / "runs.db", exclusive=exclusive) as backend:
+            async with Harness(checkpoints=backend, plugins=()) as harness:
+                known = await harness.session("ada", "chat").items()
+            if len(known) < 2 * state.acknowledged:
+                return f"{state.acknowledged} turns had come back, and {len(known)} items are there"
+            said = await talked(backend)
+    except (errors.NoeticError, sqlite3.DatabaseError) as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        shutil.rmtree(folder)
+    expected = [text for turn in range(TURNS) for text in (f"message {turn}", f"re message {turn}")]
+    return None if said == expected else f"the conversation is {said}"
+
+
+@pytest.mark.parametrize("exclusive", [False, True], ids=["shared", "exclusive"])
+def test_a_turn_that_has_come_back_survives(children: Children, exclusive: bool, figure: Figure) -> None:
+    """Some commits of a turn are synced with a later one; what is there is always a beginning of what was written."""
+    with quick_folder() as folder:
+        below = folder / "traced"
+        written(below, {})
+        pid = children.start("tests.crash.powered:converse", folder=str(below), traced=True, exclusive=exclusive)
+        with traced(pid, *trace_options(folder / "log")):
+            assert len(children.ended(pid).result) == 2 * TURNS
+        found = Trace({}, read_trace(folder / "log", below), None, (), exclusive)
+
+    async def look(tried: Sequence[State]) -> list[str]:
+        with quick_folder() as folder:
+            told = [(state, await wrong_talk(state, folder / "disk", exclusive=exclusive)) for state in tried]
+        return [f"seed {SEED}, before call {state.at}: {what}" for state, what in told if what]
+
+    tried = states(found, random.Random(f"{SEED} {exclusive}"), STATES)
+    wrong = anyio.run(look, tried)
+    figure("states", len(tried))
+    figure("acknowledged", sum(state.acknowledged for state in tried))
+    figure("wrong", len(wrong))
+    assert wrong == []
+    assert sum(0 < state.acknowledged < TURNS for state in tried) > len(tried) / 5
+    # On a disk that heeds no sync, turns that had come back are lost.
+    assert any("had come back" in what for what in anyio.run(look, states(found, random.Random(SEED), 40, syncs=False)))
