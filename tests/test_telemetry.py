@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from decimal import Decimal
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.trace import SpanKind
+from pydantic import Field
 
 import noetic_py
 from noetic_py import (
@@ -21,6 +23,7 @@ from noetic_py import (
     FunctionCall,
     Harness,
     InMemoryBackend,
+    Secret,
     TokenUsage,
     call_model,
     loop,
@@ -29,8 +32,10 @@ from noetic_py import (
     until,
 )
 from noetic_py.core.control import SessionKey
-from noetic_py.engine import provider_call
-from noetic_py.errors import StepFailed
+from noetic_py.core.runtime import CONTENT
+from noetic_py.engine import telemetry
+from noetic_py.errors import ConfigError, StepFailed
+from noetic_py.redaction import MASK
 from noetic_py.testing import ScriptedModel
 
 if TYPE_CHECKING:
@@ -285,6 +290,84 @@ async def test_without_a_provider_nothing_is_measured() -> None:
     assert instruments() is None
 
 
+async def content(spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch, setting: str) -> dict[str, list[Any]]:
+    monkeypatch.setenv(CONTENT, setting)
+    password = Secret('open sesame "now"')
+
+    @tool
+    async def unlock(door: str, code: Annotated[str, Field(json_schema_extra={"writeOnly": True})]) -> str:
+        """Unlock a door."""
+        return f"{door} is open, thanks to {password.reveal()}"
+
+    call = FunctionCall(name="unlock", arguments={"door": "north", "code": "1234-5678"}, call_id="c1")
+    model = ScriptedModel(call, f"it was {password.reveal()}")
+    guard = loop(
+        call_model(model, tools=(unlock,), instructions=f"never say {password.reveal()}"), until=until.no_tool_calls()
+    )
+    async with Harness(plugins=[]) as harness:
+        await harness.run(guard, "let me in")
+    found: dict[str, list[Any]] = {}
+    for span in spans.get_finished_spans():
+        for name, value in (span.attributes or {}).items():
+            found.setdefault(name, []).append(value)
+    return found
+
+
+async def test_messages_are_recorded_where_the_setting_says_so_and_without_secrets(
+    spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = await content(spans, monkeypatch, "true")
+    assert [json.loads(each) for each in found["gen_ai.system_instructions"]] == [
+        [{"type": "text", "content": f"never say {MASK}"}]
+    ] * 2
+    asked = {"role": "user", "parts": [{"type": "text", "content": "let me in"}]}
+    arguments = json.dumps({"door": "north", "code": MASK}, separators=(",", ":"))
+    call = {"type": "tool_call", "id": "c1", "name": "unlock"}
+    first, second = (json.loads(each) for each in found["gen_ai.input.messages"])
+    assert first == [asked]
+    assert second[0] == asked
+    assert second[1]["role"] == "assistant"
+    assert {**second[1]["parts"][0], "arguments": json.loads(second[1]["parts"][0]["arguments"])} == {
+        **call,
+        "arguments": json.loads(arguments),
+    }
+    result = f"north is open, thanks to {MASK}"
+    assert second[2:] == [
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": result}]},
+    ]
+    assert [json.loads(each) for each in found["gen_ai.output.messages"]] == [
+        [{"role": "assistant", "parts": [call], "finish_reason": "tool_call"}],
+        [
+            {
+                "role": "assistant",
+                "parts": [{"type": "text", "content": f"it was {MASK}"}],
+                "finish_reason": "stop",
+            }
+        ],
+    ]
+    assert [json.loads(each) for each in found["gen_ai.tool.call.arguments"]] == [json.loads(arguments)]
+    assert found["gen_ai.tool.call.result"] == [result]
+    assert "sesame" not in str(found)
+    assert "1234" not in str(found)
+
+
+@pytest.mark.parametrize("setting", ["", "false", "NO_CONTENT"])
+async def test_messages_are_not_recorded_otherwise(
+    spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    found = await content(spans, monkeypatch, setting)
+    assert "gen_ai.operation.name" in found
+    names = ("input.messages", "output.messages", "system_instructions", "tool.call.arguments", "tool.call.result")
+    assert not {f"gen_ai.{name}" for name in names} & found.keys()
+
+
+async def test_a_setting_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CONTENT, "event_only")
+    async with Harness(plugins=[]) as harness:
+        with pytest.raises(ConfigError, match="expected true or false"):
+            await harness.run(agent(), "x")
+
+
 CONVENTIONS = "opentelemetry.semconv._incubating"
 
 
@@ -301,10 +384,10 @@ def test_every_name_is_one_of_the_conventions() -> None:
         text = file.read_text(encoding="utf-8")
         used.update(re.findall(r'"((?:gen_ai|error)\.[a-z_.]+[a-z])"', text))
         operations.update(re.findall(r'"gen_ai\.operation\.name": "(\w+)"', text))
-    used.update(f"gen_ai.usage.{name}" for name in provider_call._USAGE.values())
-    used.update(f"gen_ai.request.{name}" for name in provider_call._SETTINGS.values())
+    used.update(f"gen_ai.usage.{name}" for name in telemetry._USAGE.values())
+    used.update(f"gen_ai.request.{name}" for name in telemetry._SETTINGS.values())
     assert len(used) > 20
     assert used <= known
     assert operations == {"chat", "execute_tool", "invoke_agent", "invoke_workflow"}
     assert operations <= {each.value for each in attributes.GenAiOperationNameValues}
-    assert set(provider_call._PROVIDERS.values()) <= {each.value for each in attributes.GenAiProviderNameValues}
+    assert set(telemetry._PROVIDERS.values()) <= {each.value for each in attributes.GenAiProviderNameValues}

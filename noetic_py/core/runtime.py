@@ -19,7 +19,7 @@ import anyio
 from attrs import evolve, field, frozen
 
 from noetic_py.core.values import is_list
-from noetic_py.errors import InvalidId
+from noetic_py.errors import ConfigError, InvalidId
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, Tracer
@@ -215,6 +215,28 @@ def tracer() -> Tracer | None:
     if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
         return None
     found: Tracer = provider.get_tracer("noetic_py")
+    return found
+
+
+CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+"""The environment variable by which instrumentations of GenAI are told to record messages."""
+_RECORDS = {"": False, "false": False, "no_content": False, "true": True, "span_only": True}
+
+
+def records_content() -> bool:
+    """Whether spans hold what was said to models and to tools, and what they answered.
+
+    Raises:
+        ConfigError: The setting has a value that is not known; code `"content"`.
+    """
+    value = os.environ.get(CONTENT, "")
+    found = _RECORDS.get(value.lower())
+    if found is None:
+        raise ConfigError(
+            f"{CONTENT}={value!r} is not a valid setting; expected true or false",
+            code="content",
+            hint="messages are attributes of spans; events are not sent",
+        )
     return found
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from decimal import Decimal
 from logging import DEBUG
 from types import TracebackType
@@ -21,6 +21,7 @@ from noetic_py.core.items import FunctionCall, FunctionCallOutput, InputText, It
 from noetic_py.core.runtime import Runtime
 from noetic_py.core.tokens import TiktokenCounter, TokenCount, TokenCounter, counter_for, counter_of_encoding
 from noetic_py.engine.frame import Frame, in_time
+from noetic_py.engine.telemetry import CallSpan, names_of
 from noetic_py.errors import ModelError, ModelStreamError, UnknownPrice, UsageInvalid
 from noetic_py.journal.records import CallStarted
 from noetic_py.models.model import (
@@ -41,156 +42,7 @@ from noetic_py.redaction import redact
 from noetic_py.steps.model import ModelSpec
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span, Tracer
-
-    from noetic_py.core.guarded_span import GuardedSpan
     from noetic_py.core.metrics import Metrics
-    from noetic_py.tools.definition import AnyTool
-
-
-_SETTINGS = {
-    "max_output_tokens": "max_tokens",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "seed": "seed",
-    "stop": "stop_sequences",
-}
-_USAGE = {
-    "input": "input_tokens",
-    "output": "output_tokens",
-    "cached_input": "cache_read.input_tokens",
-    "cache_write": "cache_creation.input_tokens",
-    "reasoning": "reasoning.output_tokens",
-}
-# The conventions have no names for these.
-_OTHER_USAGE = ("input_audio", "output_audio", "input_image", "output_image")
-# Providers whose name in the conventions is another one.
-_PROVIDERS = {"google": "gcp.gemini"}
-
-
-class CallSpan:
-    """The span of one request to a provider, below the span of the step that asks.
-
-    Args:
-        tracer: What records it.
-        model: The model's name.
-        request: What is asked.
-        conversation: The conversation's id.
-    """
-
-    def __init__(self, tracer: Tracer, model: str, request: ModelRequest, conversation: str) -> None:
-        from opentelemetry.trace import SpanKind
-
-        from noetic_py.core.guarded_span import GuardedSpan
-
-        names = _names(model)
-        started = tracer.start_span(f"chat {names['gen_ai.request.model']}", kind=SpanKind.CLIENT, attributes=names)
-        self._span: GuardedSpan = GuardedSpan(started)
-        self._span.set_attributes(
-            {
-                "gen_ai.conversation.id": conversation,
-                "gen_ai.output.type": "text" if request.output is None else "json",
-                **_of_settings(request.settings),
-            }
-        )
-
-    def active(self) -> AbstractContextManager[Span]:
-        """Be the active span for a while."""
-        from opentelemetry.trace import use_span
-
-        return use_span(self._span, record_exception=False, set_status_on_exception=False)
-
-    def end(self, response: ModelResponse | None, failure: BaseException | None) -> None:
-        """The call is over.
-
-        Args:
-            response: What the model has answered.
-            failure: What the model has raised.
-        """
-        if response is not None:
-            self._span.set_attributes(_of_response(response))
-        if isinstance(failure, Exception):
-            self._span.record_exception(failure)
-            record_failure(self._span, failure, str(failure))
-        self._span.end()
-
-
-def _of_settings(settings: Mapping[str, object]) -> dict[str, object]:
-    return {f"gen_ai.request.{_SETTINGS[name]}": value for name, value in settings.items() if name in _SETTINGS}
-
-
-def _of_response(response: ModelResponse) -> dict[str, object]:
-    attributes = {
-        "gen_ai.response.finish_reasons": [response.stop_reason],
-        "gen_ai.response.model": response.model,
-        "gen_ai.response.id": response.response_id,
-        **({} if response.usage is None else _of_usage(response.usage)),
-    }
-    return {name: value for name, value in attributes.items() if value is not None}
-
-
-def _of_usage(usage: TokenUsage) -> dict[str, int | None]:
-    known = {f"gen_ai.usage.{name}": getattr(usage, part) for part, name in _USAGE.items()}
-    return known | {f"noetic.usage.{part}_tokens": getattr(usage, part) for part in _OTHER_USAGE}
-
-
-def _names(model: str) -> dict[str, str]:
-    provider, colon, name = model.partition(":")
-    return {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": _PROVIDERS.get(provider, provider),
-        "gen_ai.request.model": name if colon else model,
-    }
-
-
-def describe_agent(span: Span, name: str, conversation: str) -> None:
-    """Make a step's span that of an agent.
-
-    Args:
-        span: The span of the loop around its model.
-        name: The agent's name.
-        conversation: The conversation's id.
-    """
-    span.update_name(f"invoke_agent {name}")
-    span.set_attributes(
-        {
-            "gen_ai.operation.name": "invoke_agent",
-            "gen_ai.agent.name": name,
-            "gen_ai.conversation.id": conversation,
-        }
-    )
-
-
-def describe_tool(span: Span, name: str, tool: AnyTool | None, call_id: str = "") -> None:
-    """Make a step's span that of a tool.
-
-    Args:
-        span: The span of the step that calls it.
-        name: The tool's name, as the caller has it.
-        tool: The tool; `None` when there is none of the name.
-        call_id: The model's id of the call.
-    """
-    span.update_name(f"execute_tool {name}")
-    attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
-    if call_id:
-        attributes["gen_ai.tool.call.id"] = call_id
-    if tool is not None and tool.description:
-        attributes["gen_ai.tool.description"] = tool.description
-    span.set_attributes(attributes)
-
-
-def record_failure(span: Span, error: BaseException | None, message: str) -> None:
-    """Say that what a span stands for has failed.
-
-    Args:
-        span: The span.
-        error: What was raised; `None` for what was refused.
-        message: Its description.
-    """
-    from opentelemetry.trace import StatusCode
-
-    span.set_attribute("error.type", "refused" if error is None else type(error).__qualname__)
-    span.set_status(StatusCode.ERROR, message)
 
 
 def counter_of(model: Model) -> TokenCounter:
@@ -300,7 +152,7 @@ class ProviderCall:
             if run.metrics is not None:
                 self._began = run.runtime.monotonic()
             if run.tracer is not None:
-                self._span = CallSpan(run.tracer, self._model.name, request, run.thread_id)
+                self._span = CallSpan(run, run.tracer, self._model.name, request)
             self._manager = self._model.respond(request)
             with _NO_SPAN if self._span is None else self._span.active():
                 self._stream = await self._manager.__aenter__()
@@ -429,7 +281,7 @@ class ProviderCall:
         frame.publish(ModelFailed(frame.at, name, why, tokens, used.cost))
 
     def _measure(self, metrics: Metrics, used: Usage, error: BaseException | None) -> None:
-        names, response = _names(self._model.name), self._response
+        names, response = names_of(self._model.name), self._response
         if response is not None and response.model is not None:
             names["gen_ai.response.model"] = response.model
         seconds = self._frame.x.run.runtime.monotonic() - self._began

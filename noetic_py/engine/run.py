@@ -41,9 +41,9 @@ from noetic_py.engine.layers.lifecycle import close_layers, open_layers
 from noetic_py.engine.layers.store import StoredLayers
 from noetic_py.engine.progress import RunProgress
 from noetic_py.engine.protocol import Interpreter
-from noetic_py.engine.provider_call import record_failure
 from noetic_py.engine.state import Execution, Run, head, wrap_up_step
 from noetic_py.engine.stops import VALUELESS, asked_again, note, note_valueless, value_so_far, wrap_up_of
+from noetic_py.engine.telemetry import record_failure
 from noetic_py.errors import BudgetExceeded, CheckpointError, NoeticError
 from noetic_py.journal.records import Base, Decision, JournalRecord, Opening, RunBegun, RunEnded, StepFinished
 from noetic_py.steps.flow import BranchSpec, ParallelSpec

@@ -197,13 +197,13 @@ class Run:
     """One run: its journal, its bus and what all its executions share."""
 
     __slots__ = (
-        "_board", "_over", "_thread", "alert", "asked", "attrs", "bare", "begun", "bus", "cancelled", "context_turns",
-        "depth", "detached", "dispatches_hooks", "early", "executed", "flow", "forked", "in_flight", "interpreter",
-        "journal", "kinds", "left", "limits", "memory", "metadata", "metrics", "model_settings", "noticed",
-        "on_diverge", "once", "opening", "progress", "recorded_usage", "recovered_work", "replayed", "request_id",
-        "resources", "root", "run_id", "running_since", "runtime", "sent", "services", "session", "stopped",
-        "stopping", "store", "stored_messages", "thread_id", "timed", "trace", "tracer", "turns", "unacknowledged",
-        "unpriced", "user_id", "verbose", "verdict", "view", "views", "waits",
+        "_board", "_over", "_thread", "alert", "asked", "attrs", "bare", "begun", "bus", "cancelled", "content",
+        "context_turns", "depth", "detached", "dispatches_hooks", "early", "executed", "flow", "forked", "in_flight",
+        "interpreter", "journal", "kinds", "left", "limits", "memory", "metadata", "metrics", "model_settings",
+        "noticed", "on_diverge", "once", "opening", "progress", "recorded_usage", "recovered_work", "replayed",
+        "request_id", "resources", "root", "run_id", "running_since", "runtime", "sent", "services", "session",
+        "stopped", "stopping", "store", "stored_messages", "thread_id", "timed", "trace", "tracer", "turns",
+        "unacknowledged", "unpriced", "user_id", "verbose", "verdict", "view", "views", "waits",
     )  # fmt: skip
 
     # What a model was shown last; and as stored, by the model calls of an earlier process, under `None` at the start.
@@ -246,6 +246,7 @@ class Run:
         tracer: Tracer | None,
         metrics: Metrics | None,
         trace: Trace | None,
+        content: bool,
     ) -> None:
         self.run_id, self.thread_id, self.user_id, self.request_id = run_id, thread_id, user_id, request_id
         self.resources, self.runtime = resources, resources.runtime
@@ -253,13 +254,12 @@ class Run:
         self.metadata, self.model_settings = metadata, model_settings
         self.bus, self.attrs, self.progress, self.begun = bus, Attributes(), {}, set()
         self.tracer, self.metrics, self.trace, self.asked = tracer, metrics, trace, None
-        self.memory, self.journal = ContextMemory(), []
+        self.memory, self.journal, self.recorded_usage, self.stopped = ContextMemory(), [], [], []
         # Where the journal is stored, in a durable run.
         self.store: RunWriter | None = None
         self.on_diverge: OnDiverge = "fail"
         # The last known outcome of every step that may run only once; kept even when a step around it is retried.
         self.once: dict[tuple[str, ...], Intent | StepFinished | AttemptFailed] = {}
-        self.recorded_usage, self.stopped, self.in_flight = [], [], set()
         # Whether it has hooks, whether its steps are logged, and whether a bare step needs nothing around its body.
         self.dispatches_hooks, self.verbose = bool(resources.hooks), is_verbose()
         self.bare: Bare = tracer is None and not self.dispatches_hooks and not self.verbose
@@ -270,7 +270,7 @@ class Run:
         # When the stretch of its code that runs now has begun, and what has been warned of once; see `body`.
         self.running_since, self.noticed = 0.0, set[str]()
         self.unpriced = self._over = self.waits = self.timed = False
-        self.view, self.views, self._thread = None, {}, get_ident()
+        self.view, self.views, self._thread, self.content, self.in_flight = None, {}, get_ident(), content, set()
         # The loop that ended last, and why.
         self.verdict: tuple[tuple[str, ...], str | None, LoopStop] | None = None
         self.root: Execution | None = None

@@ -24,7 +24,7 @@ from noetic_py.core.items import Item, ItemBase, JsonValue
 from noetic_py.core.log import ItemLog, admit
 from noetic_py.core.memory import Memory
 from noetic_py.core.metrics import metrics
-from noetic_py.core.runtime import Trace, tracer
+from noetic_py.core.runtime import Trace, records_content, tracer
 from noetic_py.core.spelling import unknown_keyword
 from noetic_py.core.state import Attributes, StateBag
 from noetic_py.core.types import Durability, OnDiverge
@@ -531,6 +531,7 @@ class Planner:
             bus=Bus(run_id),
             tracer=tracer(),
             metrics=metrics(),
+            content=records_content(),
             **ids,
         )
         run.attrs = Attributes(options.get("attrs"))

@@ -32,7 +32,7 @@ from noetic_py.engine.journaling.replay import NOTHING, recorded
 from noetic_py.engine.kind import Kind
 from noetic_py.engine.kinds.channels import take
 from noetic_py.engine.progress import forget_round
-from noetic_py.engine.provider_call import describe_agent
+from noetic_py.engine.telemetry import describe_agent
 from noetic_py.errors import ChannelClosed, ConfigError, LoopLimit, NoeticError, NoOutput
 from noetic_py.journal.records import Decision
 from noetic_py.redaction import without_secrets

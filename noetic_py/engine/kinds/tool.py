@@ -31,7 +31,7 @@ from noetic_py.engine.journaling import ledger, replay
 from noetic_py.engine.kind import BodySegment, Kind, Node
 from noetic_py.engine.kinds.suspension import Request, answer_of, answer_to, check, not_stored
 from noetic_py.engine.layers.lifecycle import after_tool_call, appended, before_tool_call
-from noetic_py.engine.provider_call import describe_tool, record_failure
+from noetic_py.engine.telemetry import describe_result, describe_tool, record_failure
 from noetic_py.memory.routing import inject_layer, is_routed, receipt, route, unrouted
 from noetic_py.steps.handoff import is_handoff, is_transfer, undeclared
 from noetic_py.steps.tool import ToolSpec, is_of_step
@@ -214,7 +214,9 @@ async def run_tool_call(value: RequestedCall, frame: Frame) -> FunctionCallOutpu
     call, bus = value.call, frame.x.run.bus
     frame.call_id, frame.source = call.call_id, None
     if frame.own_span is not None:
-        describe_tool(frame.own_span, call.name, value.tool, call.call_id)
+        describe_tool(
+            frame.own_span, call.name, value.tool, call.call_id, call.arguments if frame.x.run.content else None
+        )
     if bus.active:
         frame.publish(ToolStarted(frame.path, call))
     made = await hooks.before_tool(frame, hooks.Received(value.tool, call, value.given))
@@ -239,10 +241,18 @@ async def run_tool_call(value: RequestedCall, frame: Frame) -> FunctionCallOutpu
     except errors.LimitExceeded as error:
         failed, item = True, FunctionCallOutput(call_id=item.call_id, output=_too_large(call.name, error))
     frame.log.append(item)
-    if bus.active:
-        frame.publish(ToolFinished(frame.path, item, failed))
+    _ended(frame, item, failed)
     hooks.cut_after(frame)
     return item
+
+
+def _ended(frame: Frame, item: FunctionCallOutput, failed: bool) -> None:
+    """Say what a call has given, on its span and as an event."""
+    run = frame.x.run
+    if frame.own_span is not None and run.content:
+        describe_result(frame.own_span, item)
+    if run.bus.active:
+        frame.publish(ToolFinished(frame.path, item, failed))
 
 
 def _too_large(tool: str, error: errors.LimitExceeded) -> str:
