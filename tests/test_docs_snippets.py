@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple, get_args
 
 import pytest
+from opentelemetry.util._once import Once
 
 from noetic_py.core import diagnostics
 
@@ -107,6 +108,9 @@ def test_snippet(
     snippet: Snippet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    # A snippet may set the provider of its process, which the API allows once.
+    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", None)
+    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER_SET_ONCE", Once())
     stem = re.sub(r"\W+", "_", label(snippet))
     with fresh_logging():
         execute(snippet.code, tmp_path / f"snippet_{stem}.py")
