@@ -48,28 +48,10 @@ class Noted(DelegatingBackend):
         super().__init__(inner)
         self.commits: Commits = []
 
-    async def append(
-        self,
-        run_id: str,
-        *,
-        expected_position: int,
-        fence: int,
-        records: Sequence[Record],
-        summary: bytes | None = None,
-        status: str | None = None,
-        durable: bool = True,
-    ) -> int:
+    async def append(self, run_id: str, *, records: Sequence[Record], durable: bool = True, **given: Any) -> int:
         last = records[-1]
         self.commits.append((f"{last.kind} {'/'.join(last.path)}".strip(), durable))
-        return await super().append(
-            run_id,
-            expected_position=expected_position,
-            fence=fence,
-            records=records,
-            summary=summary,
-            status=status,
-            durable=durable,
-        )
+        return await super().append(run_id, records=records, durable=durable, **given)
 
 
 @step

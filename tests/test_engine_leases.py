@@ -26,26 +26,8 @@ class Owned(InMemoryBackend):
         # A kind of record whose acknowledgement takes longer than a lease lasts.
         self.sleeps_after = ""
 
-    async def append(
-        self,
-        run_id: str,
-        *,
-        expected_position: int,
-        fence: int,
-        records: Sequence[Record],
-        summary: bytes | None = None,
-        status: str | None = None,
-        durable: bool = True,
-    ) -> int:
-        position = await super().append(
-            run_id,
-            expected_position=expected_position,
-            fence=fence,
-            records=records,
-            summary=summary,
-            status=status,
-            durable=durable,
-        )
+    async def append(self, run_id: str, *, records: Sequence[Record], **given: Any) -> int:
+        position = await super().append(run_id, records=records, **given)
         if self.sleeps_after in {record.kind for record in records}:
             self.sleeps_after = ""
             await self.sleep()

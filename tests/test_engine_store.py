@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import anyio
 import anyio.lowlevel
 import pytest
 
 from noetic_py import Context, Harness, InMemoryBackend, Memory, StateBag, sequence, step
-from noetic_py.checkpoints import Record, SqliteBackend
+from noetic_py.checkpoints import SqliteBackend
 from noetic_py.testing import FaultyBackend
 
 pytestmark = pytest.mark.anyio
@@ -28,29 +27,11 @@ class Interrupted(SqliteBackend):
         self._when = when
         self._left = nth
 
-    async def append(
-        self,
-        run_id: str,
-        *,
-        expected_position: int,
-        fence: int,
-        records: Sequence[Record],
-        summary: bytes | None = None,
-        status: str | None = None,
-        durable: bool = True,
-    ) -> int:
+    async def append(self, run_id: str, **given: Any) -> int:
         self._left -= 1
         if self._left == 0 and self._when == "before":
             await self._wait()
-        position = await super().append(
-            run_id,
-            expected_position=expected_position,
-            fence=fence,
-            records=records,
-            summary=summary,
-            status=status,
-            durable=durable,
-        )
+        position = await super().append(run_id, **given)
         self.appends.append(position)
         if self._left == 0 and self._when == "after":
             await self._wait()

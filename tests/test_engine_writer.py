@@ -50,17 +50,7 @@ class Scripted(DelegatingBackend):
         self.batches: list[list[int]] = []
         self.shown: list[tuple[bytes | None, str | None]] = []
 
-    async def append(
-        self,
-        run_id: str,
-        *,
-        expected_position: int,
-        fence: int,
-        records: Sequence[Record],
-        summary: bytes | None = None,
-        status: str | None = None,
-        durable: bool = True,
-    ) -> int:
+    async def append(self, run_id: str, *, records: Sequence[Record], **given: Any) -> int:
         does = self.script.popleft() if self.script else "taken"
         if does == "slow":
             for _ in range(5):
@@ -72,17 +62,9 @@ class Scripted(DelegatingBackend):
             raise down()
         if does == "broken":
             raise ValueError("no such table")
-        position = await super().append(
-            run_id,
-            expected_position=expected_position,
-            fence=fence,
-            records=records,
-            summary=summary,
-            status=status,
-            durable=durable,
-        )
+        position = await super().append(run_id, records=records, **given)
         self.batches.append([len(record.payload) for record in records])
-        self.shown.append((summary, status))
+        self.shown.append((given["summary"], given["status"]))
         if does == "late":
             CALLER.get().cancel()
             await anyio.lowlevel.checkpoint()

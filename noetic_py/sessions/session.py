@@ -27,7 +27,7 @@ from noetic_py.context.step import is_seconds
 from noetic_py.core.control import SessionKey
 from noetic_py.core.diagnostics import HIDING, must_enter
 from noetic_py.sessions.queue import NEXT, Delivery, MessageGone, NothingQueued, QueuedMessage, Sent
-from noetic_py.sessions.store import SessionEdit, SessionStore, SessionStream, state_of
+from noetic_py.sessions.store import SessionEdit, SessionStore, SessionStream, listed_sessions, state_of
 
 __all__ = ["Delivery", "QueuedMessage", "Sent", "Session", "SessionEdit", "SessionStream", "Sessions"]
 
@@ -352,7 +352,7 @@ class Sessions:
         """The sessions of one user, by name; `None` is the anonymous user."""
         # Raises what the policy raises: a list leaves out what may not be read, and would be empty instead.
         await self._access.allows("read", Resource(owner=user))
-        found = await self._store.known_to(SessionKey(user, "-", app=app).user, app or None)
+        found = await listed_sessions(self._store.backend, SessionKey(user, "-", app=app).user, app or None)
         return [key for key in found if await self._access.allows("read", Resource.of_session(key))]
 
     async def exists(self, key: SessionKey) -> bool:

@@ -513,10 +513,6 @@ class SessionStore:
             finally:
                 await lease.release()
 
-    async def known_to(self, user: str | None, app: str | None) -> Sequence[SessionKey]:
-        """The sessions of one user."""
-        return await listed_sessions(self.backend, user, app)
-
     async def delete(self, key: SessionKey) -> None:
         """Forget a session."""
         async with self.lock.acquire(key):

@@ -15,7 +15,7 @@ import anyio
 from typing_extensions import TypedDict
 
 from noetic_py import Harness, RunResult, errors
-from noetic_py.checkpoints import CheckpointBackend, FileBackend, Record, SqliteBackend
+from noetic_py.checkpoints import CheckpointBackend, FileBackend, SqliteBackend
 from noetic_py.checkpoints.adapter import EmbeddedBackend
 from noetic_py.engine.journaling import ledger
 from noetic_py.engine.journaling.run_history import read_journal
@@ -88,27 +88,9 @@ class Dying(EmbeddedBackend[Any]):
 
     death: Death
 
-    async def append(
-        self,
-        run_id: str,
-        *,
-        expected_position: int,
-        fence: int,
-        records: Sequence[Record],
-        summary: bytes | None = None,
-        status: str | None = None,
-        durable: bool = True,
-    ) -> int:
+    async def append(self, run_id: str, **given: Any) -> int:
         self.death.before()
-        position = await super().append(
-            run_id,
-            expected_position=expected_position,
-            fence=fence,
-            records=records,
-            summary=summary,
-            status=status,
-            durable=durable,
-        )
+        position = await super().append(run_id, **given)
         self.death.after()
         return position
 

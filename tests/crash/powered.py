@@ -11,7 +11,7 @@ import anyio
 from typing_extensions import TypedDict
 
 from noetic_py import Harness, Message, ModelRequest, call_model, loop, parallel, sequence, step, until
-from noetic_py.checkpoints import Record, SqliteBackend
+from noetic_py.checkpoints import SqliteBackend
 from noetic_py.context.step import AnyStep
 from noetic_py.testing import ScriptedModel
 from noetic_py.testing._random_programs.building import AnyContext
@@ -63,26 +63,8 @@ class Acknowledging(SqliteBackend):
         super().__init__(path, **settings)
         self._handle = os.open(path.parent / ACKNOWLEDGED, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    async def append(
-        self,
-        run_id: str,
-        *,
-        expected_position: int,
-        fence: int,
-        records: Sequence[Record],
-        summary: bytes | None = None,
-        status: str | None = None,
-        durable: bool = True,
-    ) -> int:
-        position = await super().append(
-            run_id,
-            expected_position=expected_position,
-            fence=fence,
-            records=records,
-            summary=summary,
-            status=status,
-            durable=durable,
-        )
+    async def append(self, run_id: str, *, durable: bool = True, **given: Any) -> int:
+        position = await super().append(run_id, durable=durable, **given)
         if durable:
             os.write(self._handle, b"%d\n" % position)
         return position

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import anyio
 
-from noetic_py.checkpoints import CheckpointBackend, Record
+from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.checkpoints.server import ServerBackend
 from noetic_py.errors import StoreUnavailable
 from noetic_py.testing import FaultyBackend
@@ -29,27 +29,9 @@ class Dying(FaultyBackend):
         super().__init__(inner)
         self._death = death
 
-    async def append(
-        self,
-        run_id: str,
-        *,
-        expected_position: int,
-        fence: int,
-        records: Sequence[Record],
-        summary: bytes | None = None,
-        status: str | None = None,
-        durable: bool = True,
-    ) -> int:
+    async def append(self, run_id: str, **given: Any) -> int:
         self._death.before()
-        position = await super().append(
-            run_id,
-            expected_position=expected_position,
-            fence=fence,
-            records=records,
-            summary=summary,
-            status=status,
-            durable=durable,
-        )
+        position = await super().append(run_id, **given)
         self._death.after()
         return position
 
