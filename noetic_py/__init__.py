@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -257,11 +258,31 @@ _HOMES = {
     "with_memory": "noetic_py.steps.spawn",
 }
 
+# Where a name that is missing here is looked for, so that the error says where to import it from.
+_MORE = ("errors", "memory", "models", "tools", "core.events", "testing", "plugins", "checkpoints", "channels", "until")
+
+
+def _place_of(name: str) -> str | None:
+    if name.startswith("_") or find_spec(f"{__name__}.{name}") is not None:
+        return None  # a module is imported and not looked up, and loads no other one
+    for place in (f"{__name__}.{each}" for each in _MORE):
+        module = import_module(place)
+        if name in getattr(module, "__all__", ()) or getattr(vars(module).get(name), "__module__", None) == place:
+            return place
+    return None
+
 
 if not TYPE_CHECKING:
     # Hidden from type checkers, which would take any name for one that is there.
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
+            place = _place_of(name)
+            if place is not None:
+                # An AttributeError would be replaced by Python's own error, which says no more than that it is missing.
+                raise ImportError(
+                    f"'noetic_py' has no name {name!r}: it is in {place!r}. Try: from {place} import {name}",
+                    name=__name__,
+                )
             raise AttributeError(f"module 'noetic_py' has no attribute {name!r}")
         home = import_module(_HOMES[name])
         found = getattr(home, name, home)  # a module is its own home

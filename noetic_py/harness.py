@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 import anyio
 from attrs import evolve
@@ -26,7 +26,7 @@ from noetic_py.core.memory import Memory
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.core.spelling import known_keywords
 from noetic_py.core.state import StateBag, class_of
-from noetic_py.core.types import M2, M, M_co, R, S, T
+from noetic_py.core.types import M, M_co, R, S, T
 from noetic_py.engine.frame import failure_of, lost_task
 from noetic_py.errors import ConfigError, NoeticError, RunNotFound, StepFailed
 from noetic_py.models.model import Model, ModelSettings
@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from noetic_py.tools import Tool
     from noetic_py.tools.definition import AnyTool
 
+MemoryT = TypeVar("MemoryT", bound=Memory)
+
 
 @awaited("harness")
 class Harness(Generic[M_co]):
@@ -99,8 +101,29 @@ class Harness(Generic[M_co]):
 
     @overload
     def __init__(
+        self: Harness[MemoryT],
+        *,
+        memory: MemoryT,
+        model: str | Model | None = ...,
+        checkpoints: str | CheckpointBackend | None = ...,
+        budget: Budget | None = ...,
+        tools: Sequence[Tool[..., object, MemoryT]] = ...,
+        plugins: Sequence[object] | None = ...,
+        services: Mapping[type[Any], object] = ...,
+        flows: Mapping[str, AnyStep] = ...,
+        model_settings: ModelSettings = ...,
+        sessions: SessionPolicy = ...,
+        runtime: Runtime = ...,
+        record_transforms: Sequence[RecordTransform] = ...,
+        access: AccessPolicy | None = ...,
+        hooks: Sequence[Hook[MemoryT]] = ...,
+        max_parallel_tools: int = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
         self: Harness[Memory],
         *,
+        memory: None = ...,
         model: str | Model | None = ...,
         checkpoints: str | CheckpointBackend | None = ...,
         budget: Budget | None = ...,
@@ -116,31 +139,11 @@ class Harness(Generic[M_co]):
         hooks: Sequence[Hook] = ...,
         max_parallel_tools: int = ...,
     ) -> None: ...
-    @overload
-    def __init__(
-        self: Harness[M2],
-        *,
-        memory: M2,
-        model: str | Model | None = ...,
-        checkpoints: str | CheckpointBackend | None = ...,
-        budget: Budget | None = ...,
-        tools: Sequence[Tool[..., object, M2]] = ...,
-        plugins: Sequence[object] | None = ...,
-        services: Mapping[type[Any], object] = ...,
-        flows: Mapping[str, AnyStep] = ...,
-        model_settings: ModelSettings = ...,
-        sessions: SessionPolicy = ...,
-        runtime: Runtime = ...,
-        record_transforms: Sequence[RecordTransform] = ...,
-        access: AccessPolicy | None = ...,
-        hooks: Sequence[Hook[M2]] = ...,
-        max_parallel_tools: int = ...,
-    ) -> None: ...
     @known_keywords("Harness()")
     def __init__(
         self,
         *,
-        memory: Any = None,
+        memory: Memory | None = None,
         model: str | Model | None = None,
         checkpoints: str | CheckpointBackend | None = None,
         budget: Budget | None = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -177,3 +178,35 @@ def test_a_name_of_the_package_root_is_what_it_names() -> None:
 def test_four_public_names_are_modules_and_loop_is_a_function() -> None:
     modules = {name for name in noetic_py.__all__ if isinstance(getattr(noetic_py, name), ModuleType)}
     assert modules == {"errors", "hooks", "memory", "until"}
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("ModelRetry", "errors"),
+        ("RunNotFound", "errors"),
+        ("Scope", "memory"),
+        ("set_price", "models"),
+        ("ModelFinished", "core.events"),
+        ("ScriptedModel", "testing"),
+        ("hookimpl", "plugins"),
+        ("SqliteBackend", "checkpoints"),
+    ],
+)
+def test_an_import_of_a_name_of_another_module_says_which_module_has_it(name: str, place: str) -> None:
+    with pytest.raises(ImportError, match=rf"Try: from noetic_py\.{re.escape(place)} import {name}$"):
+        exec(f"from noetic_py import {name}")
+    exec(f"from noetic_py.{place} import {name}")
+
+
+def test_a_name_that_no_module_has_is_missing_as_in_any_module() -> None:
+    assert getattr(noetic_py, "Swordfish", None) is None
+    assert getattr(noetic_py, "__wrapped__", None) is None
+    with pytest.raises(ImportError, match="cannot import name 'Swordfish'"):
+        exec("from noetic_py import Swordfish")
+
+
+def test_an_import_of_a_module_from_the_package_root_loads_no_other_one() -> None:
+    code = "import sys; from noetic_py import testing; print('noetic_py.memory' in sys.modules, testing.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False noetic_py.testing\n"

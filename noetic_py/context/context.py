@@ -79,16 +79,6 @@ class Context(Generic[M_co, S_co]):
 
     @overload
     def __init__(
-        self: Context[Memory, StateBag],
-        *,
-        items: Iterable[Item] | None = ...,
-        thread_id: str | None = ...,
-        request_id: str | None = ...,
-        trace: Trace | None = ...,
-        name: str | None = ...,
-    ) -> None: ...
-    @overload
-    def __init__(
         self: Context[Memory, S2],
         *,
         state: S2,
@@ -98,10 +88,20 @@ class Context(Generic[M_co, S_co]):
         trace: Trace | None = ...,
         name: str | None = ...,
     ) -> None: ...
+    @overload
+    def __init__(
+        self: Context[Memory, StateBag],
+        *,
+        items: Iterable[Item] | None = ...,
+        thread_id: str | None = ...,
+        request_id: str | None = ...,
+        trace: Trace | None = ...,
+        name: str | None = ...,
+    ) -> None: ...
     def __init__(
         self,
         *,
-        state: Any = None,
+        state: object = None,
         items: Iterable[Item] | None = None,
         thread_id: str | None = None,
         request_id: str | None = None,
