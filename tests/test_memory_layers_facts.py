@@ -33,6 +33,7 @@ from noetic_py import (
     until,
 )
 from noetic_py.checkpoints import CheckpointBackend, SqliteBackend
+from noetic_py.core.control import AnyResult
 from noetic_py.core.events import LayerFailed, LayerWarned
 from noetic_py.errors import ConfigError, ModelUnavailable, NoContextError, ToolArgumentsInvalid
 from noetic_py.memory import Fact, Facts, KnownFacts, Scope
@@ -618,6 +619,40 @@ async def test_what_is_extracted_again_from_the_same_words_changes_nothing() -> 
         result = await harness.run(call_model(ScriptedModel("Noted.")), "I am in Paris until May.")
     (fact,) = result.memory["facts"].facts.values()
     assert (fact.subject, fact.ends) == ("user", datetime(2025, 5, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize("by_body", [False, True])
+async def test_the_source_of_a_fact_is_an_item_of_the_run_wherever_processes_died(by_body: bool) -> None:
+    """A fact is stored before the step that holds its source has ended, and another process runs that step again."""
+
+    @step(id="asking", version="1")
+    async def asking(text: str, ctx: Context[Any, Any]) -> str:
+        ctx.state["asked"] = text
+        answer = await call_model(ScriptedModel("Noted."))(text, ctx)
+        return str(answer)
+
+    async def process(backend: CheckpointBackend, *, first: bool = False) -> AnyResult:
+        flow = asking if by_body else call_model(ScriptedModel("Noted."))
+        model = ScriptedModel(extracted((1, "live in Delft", "user", "home", "Delft")))
+        memory = bundle(Facts(extract=True, model=model, scope=Scope.USER))
+        async with Harness(memory=memory, checkpoints=backend, plugins=()) as harness:
+            if first:
+                return await harness.run(flow, "I live in Delft.", run_id="r", user_id="ada")
+            return await harness.resume("r", flow)
+
+    whole = FaultyBackend(InMemoryBackend())
+    await process(whole, first=True)
+    for at, again in itertools.product(range(2, whole.appends + 1), (1, 2)):
+        backend = FaultyBackend(InMemoryBackend(), dies_at=at)
+        with backend.outlived():
+            await process(backend, first=True)
+        backend.revive(dies_at=again)
+        with backend.outlived():
+            await process(backend)
+        backend.revive()
+        result = await process(backend)
+        (fact,) = result.memory["facts"].facts.values()
+        assert fact.source in {item.id for item in result.items if isinstance(item, Message) and item.role == "user"}
 
 
 async def test_it_reads_each_conversation_once_and_not_before_the_tools_have_answered() -> None:

@@ -539,10 +539,25 @@ def _is_handed_on(frame: Frame, value: object) -> bool:
 
 async def _append(frame: Frame, items: Sequence[Item]) -> None:
     """Put input into the conversation, as layers want it."""
+    items = _as_recorded(frame, items)
     if items and frame.x.has_layers:
-        items = await appended(frame, items)
+        items = _as_recorded(frame, await appended(frame, items))
     if items:
         frame.log.extend(items)
+
+
+def _as_recorded(frame: Frame, items: Sequence[Item]) -> Sequence[Item]:
+    """Items as an earlier process has recorded them in this step: what layers keep of them goes by their ids."""
+    own = () if frame.node is None else [each for each in frame.node.layout if isinstance(each, BodySegment)]
+    recorded_items = [item for segment in own for item in segment.items]
+    if not recorded_items:
+        return items
+    made, there = list[Item](), {item.id for item in frame.log}
+    for item in items:
+        known = (each for each in recorded_items if each.id not in there and _is_same(each, item))
+        made.append(next(known, item))
+        there.add(made[-1].id)
+    return made
 
 
 def _check_guided(frame: Frame, response: ModelResponse, times: int) -> None:
