@@ -513,6 +513,7 @@ _LAYERS = {
     "task-state": "TaskState",
     "temporal": "Temporal",
     "tool-groups": "ToolGroups",
+    "tool-limits": "ToolLimits",
     "tool-memory": "ToolMemory",
     "working-memory": "WorkingMemory",
 }

@@ -6,7 +6,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from noetic_py.memory import Compaction, Facts, Filesystem, Observational, Rule, SemanticRecall, Steering
+from noetic_py.memory import Compaction, Facts, Filesystem, Observational, Rule, SemanticRecall, Steering, ToolLimits
 from noetic_py.models.model import ModelRequest
 from noetic_py.testing import LayerContract, ScriptedModel, VirtualRuntime
 from tests.layer_runs import Letters
@@ -79,3 +79,8 @@ class TestFilesystem(LayerContract[Filesystem]):
 class TestCompaction(LayerContract[Compaction]):
     def make(self) -> Compaction:
         return Compaction(tiers=("repeats", "outputs", "summary"))
+
+
+class TestToolLimits(LayerContract[ToolLimits]):
+    def make(self) -> ToolLimits:
+        return ToolLimits(limits={"none": 1}, total=100)

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from noetic_py.memory.layers.temporal import Temporal as Temporal
     from noetic_py.memory.layers.tool_groups import ToolGroup as ToolGroup
     from noetic_py.memory.layers.tool_groups import ToolGroups as ToolGroups
+    from noetic_py.memory.layers.tool_limits import CountedCalls as CountedCalls
+    from noetic_py.memory.layers.tool_limits import ToolLimits as ToolLimits
     from noetic_py.memory.layers.tools import ToolMemory as ToolMemory
     from noetic_py.memory.layers.tools import ToolUse as ToolUse
     from noetic_py.memory.layers.vectors import Embedder as Embedder
@@ -77,6 +79,7 @@ __all__ = [
     "ContextItem",
     "ContextPool",
     "ContextQueue",
+    "CountedCalls",
     "Embedder",
     "Episode",
     "Episodic",
@@ -123,6 +126,7 @@ __all__ = [
     "Temporal",
     "ToolGroup",
     "ToolGroups",
+    "ToolLimits",
     "ToolMemory",
     "ToolUse",
     "VectorQuery",
@@ -140,6 +144,7 @@ _HOMES = {
     "ContextItem": "noetic_py.memory.listeners",
     "ContextPool": "noetic_py.memory.layers.context_pool",
     "ContextQueue": "noetic_py.memory.layers.context_queue",
+    "CountedCalls": "noetic_py.memory.layers.tool_limits",
     "Embedder": "noetic_py.memory.layers.vectors",
     "Episode": "noetic_py.memory.layers.episodic",
     "Episodic": "noetic_py.memory.layers.episodic",
@@ -187,6 +192,7 @@ _HOMES = {
     "Temporal": "noetic_py.memory.layers.temporal",
     "ToolGroup": "noetic_py.memory.layers.tool_groups",
     "ToolGroups": "noetic_py.memory.layers.tool_groups",
+    "ToolLimits": "noetic_py.memory.layers.tool_limits",
     "ToolMemory": "noetic_py.memory.layers.tools",
     "ToolUse": "noetic_py.memory.layers.tools",
     "VectorQuery": "noetic_py.memory.layers.vectors",

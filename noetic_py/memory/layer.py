@@ -533,7 +533,8 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
     async def before_tool_call(self, call: FunctionCall) -> FunctionCall | str | Halt | NeedsApproval:
         """A tool is about to be called: the call, with other arguments perhaps, or what is to become of it instead.
 
-        A text goes to the model instead, and [`NeedsApproval`][noetic_py.memory.NeedsApproval] lets it wait.
+        A text goes to the model instead, and [`NeedsApproval`][noetic_py.memory.NeedsApproval] lets it wait. Each call
+        of an answer has a state of its own, so calls are counted in `store`.
         """
         return call
 
@@ -542,7 +543,10 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
         return output
 
     async def store(self, response: ModelResponse) -> None:
-        """The answer is in the journal: what to keep of it. The layers do this at once, each on its own state."""
+        """The answer is in the journal: what to keep of it. The layers do this at once, each on its own state.
+
+        The tools that the answer calls are called afterwards.
+        """
 
     async def on_spawn(self) -> Seed[LayerStateT] | None:
         """A child begins: what it has of this layer, `None` for nothing. Without this hook it has the same state."""
