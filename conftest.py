@@ -58,7 +58,8 @@ def watched(item: pytest.Item) -> bool:
     """Whether what a test covers is noted."""
     if item.get_closest_marker("watched") is not None:
         return True
-    again = "[trio" in item.nodeid or str(item.path).startswith(UNWATCHED)
+    again = "[trio" in item.nodeid and item.get_closest_marker("either_loop") is None
+    again = again or str(item.path).startswith(UNWATCHED)
     return not again and item.get_closest_marker("timed") is None
 
 

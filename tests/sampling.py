@@ -27,10 +27,11 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     if FULL:
         return
     left: set[pytest.Item] = set()
+    turns: defaultdict[str, dict[str, int]] = defaultdict(dict)
     cases: defaultdict[object, list[tuple[pytest.Item, Row]]] = defaultdict(list)
     for item in items:
-        if item.nodeid.startswith(_SERVERS):
-            if _on_the_other_loop(item):
+        if item.nodeid.startswith(_SERVERS) or _takes_turns(item):
+            if _on_the_other_loop(item, turns[item.nodeid.partition("[")[0]]):
                 left.add(item)
         # With fewer parameters each case is a pair of its own. The class is one: a kit is run for several.
         elif isinstance(item, pytest.Function) and len(_params(item)) + (item.cls is not None) > 2:
@@ -94,11 +95,19 @@ def _stand_in(value: object) -> Hashable:
     return (type(value), value) if isinstance(value, str | bytes | int | float | None) else id(value)
 
 
-def _on_the_other_loop(item: pytest.Item) -> bool:
-    """Whether a case of a server's tests is left to the other event loop; half of them run on each.
+def _takes_turns(item: pytest.Item) -> bool:
+    """Whether a test is marked so, and has cases besides the two event loops."""
+    params = _params(item)
+    return item.get_closest_marker("either_loop") is not None and "anyio_backend" in params and len(params) == 2
 
-    A backend on a server does its work in threads, which are the same under both.
+
+def _on_the_other_loop(item: pytest.Item, seen: dict[str, int]) -> bool:
+    """Whether a case is left to the other event loop; half of them run on each.
+
+    A backend on a server does its work in threads, which are the same under both. There a test with one case is run on
+    one loop too. `seen` has the cases of the test that came before, with their places.
     """
     loop = _params(item).get("anyio_backend")
-    case = item.nodeid.replace(str(loop), "").encode()
-    return loop in _LOOPS and _LOOPS[zlib.crc32(case) % 2] != loop
+    case = item.nodeid.replace(str(loop), "")
+    place = seen.setdefault(case, len(seen)) if _takes_turns(item) else zlib.crc32(case.encode())
+    return loop in _LOOPS and _LOOPS[place % 2] != loop

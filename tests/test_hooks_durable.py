@@ -38,7 +38,7 @@ from noetic_py.memory import Compaction
 from noetic_py.testing import FaultyBackend, ScriptedModel
 from tests.killing import assert_resumable
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
 
 
 def says(request: ModelRequest) -> Any:

@@ -31,6 +31,15 @@ class TestOther(Kit):
 def test_two(anyio_backend, durable):
     pass
 
+@pytest.mark.either_loop
+@pytest.mark.parametrize("seed", [3, 4, 5])
+def test_turns(anyio_backend, seed):
+    pass
+
+@pytest.mark.either_loop
+def test_turns_alone(anyio_backend):
+    pass
+
 @pytest.mark.parametrize("kind", ["x", "y", "z"])
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("again", [False, True])
@@ -65,6 +74,13 @@ def test_a_choice_of_the_cases_is_run(tmp_path: Path) -> None:
     }
     assert sorted(case.partition("::")[0] for case in kit) == ["TestOne"] * 3 + ["TestOther"] * 3
     assert len([case for case in cases if "test_two" in case]) == 4
+    assert sorted(case for case in cases if "test_turns" in case) == [
+        "test_turns[asyncio-3]",
+        "test_turns[asyncio-5]",
+        "test_turns[trio-4]",
+        "test_turns_alone[asyncio]",
+        "test_turns_alone[trio]",
+    ]
     assert 6 <= len([case for case in cases if "test_four" in case]) <= 8
 
 

@@ -25,7 +25,7 @@ from noetic_py.sessions.queue import SessionLock
 from tests.crash.folders import quick_folder
 from tests.properties.checks import SEED, examples, left_over, tasks
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
 
 CALLERS = 100
 TURNS = examples(sample=120, full=1_000)

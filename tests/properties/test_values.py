@@ -14,7 +14,7 @@ from noetic_py.core.values import is_dict, is_list
 from noetic_py.testing import FaultyBackend
 from tests.properties.checks import SEED, examples
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
 
 CHUNKS = 4
 PROGRAMS = examples(sample=80, full=2000)
