@@ -1,19 +1,16 @@
 """Every Python block of the README and of the documentation runs as it stands.
 
 A block is a program of its own. `<!-- not run: reason -->` on the line before takes one out. A block that is followed
-by `<!-- output -->` and a fenced text has to print exactly that text. All but those that are "a part of" something are
-free of type errors.
+by `<!-- output -->` and a fenced text has to print exactly that text. `test_typing.py` looks for type errors in all but
+those that are "a part of" something.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import logging
-import os
 import re
-import subprocess
 import sys
-import tomllib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -116,52 +113,6 @@ def test_snippet(
         execute(snippet.code, tmp_path / f"snippet_{stem}.py")
     if snippet.output is not None:
         assert capsys.readouterr().out == snippet.output
-
-
-@pytest.mark.slow
-def test_snippets_have_no_type_errors(tmp_path: Path) -> None:
-    blocks = {f"block_{re.sub(r'[^a-zA-Z0-9]+', '_', label(s))}.py": s for s in SNIPPETS if not is_part(s)}
-    assert len(blocks) > 100
-    for name, snippet in blocks.items():
-        (tmp_path / name).write_text(snippet.code, encoding="utf-8")
-    # What a page about packages imports from the package that it describes.
-    (tmp_path / "noetic_acme").mkdir()
-    (tmp_path / "noetic_acme" / "__init__.py").touch()
-    (tmp_path / "noetic_acme" / "model.py").write_text(
-        "from noetic_py.testing import ScriptedModel\n\n\nclass AcmeModel(ScriptedModel): ...\n", encoding="utf-8"
-    )
-    (tmp_path / "mypy.ini").write_text(mypy_settings(), encoding="utf-8")
-    cache = ROOT / ".mypy_cache" / "snippets"
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", str(cache), "."],
-        cwd=tmp_path,
-        env=os.environ | {"MYPYPATH": os.pathsep.join((".", str(ROOT)))},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    found = re.sub(r"^(block_\w+\.py)", lambda name: label(blocks[name[1]]), done.stdout, flags=re.MULTILINE)
-    assert done.returncode == 0, f"page:first line of the block:line in it\n{found}{done.stderr}"
-
-
-def mypy_settings() -> str:
-    """The project's settings, without what is checked elsewhere: that takes two thirds of the time."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]
-    del settings["files"], settings["exclude"]
-    settings["enable_error_code"] = ", ".join(settings["enable_error_code"])
-    own = ["noetic_py", *(path.name for path in ROOT.glob("plugins/*/noetic_*"))]
-    return "\n".join(
-        [
-            "[mypy]",
-            *(f"{name} = {value}" for name, value in settings.items()),
-            # Where errors are ignored, mypy does not read the bodies of functions.
-            f"[mypy-{','.join(f'{name}.*' for name in own)}]",
-            "ignore_errors = True",
-            # Only the packages themselves use these.
-            "[mypy-openai.*,redis.*,psycopg.*,httpx2.*,rich.*,cryptography.*]",
-            "follow_imports = skip",
-        ]
-    )
 
 
 def is_part(snippet: Snippet) -> bool:
