@@ -30,6 +30,7 @@ from noetic_py import (
     call_tool,
     loop,
     parallel,
+    race,
     spawn,
     step,
     tool,
@@ -37,7 +38,16 @@ from noetic_py import (
 )
 from noetic_py.context import hooks
 from noetic_py.context.hooks import Hook
-from noetic_py.errors import ConfigError, HookFailed, ModelError, ModelParseError, ModelUnavailable, PluginError
+from noetic_py.errors import (
+    ConfigError,
+    HookFailed,
+    ModelError,
+    ModelParseError,
+    ModelUnavailable,
+    NoeticError,
+    PluginError,
+    StepFailed,
+)
 from noetic_py.memory import Compaction, function
 from noetic_py.plugins import HookRegistry, hookimpl
 from noetic_py.testing import ScriptedModel
@@ -584,6 +594,158 @@ async def test_a_hook_is_stopped_with_its_step() -> None:
         result = await harness.run(step(hooks=[sleepy], timeout=0.01)(_body), "go", state=Count(), on_error="result")
     assert type(result.error).__name__ == "StepTimeout"
     assert result.state == Count()
+
+
+async def test_a_failed_step_calls_its_own_hooks_for_each_attempt_and_after_step_for_the_one_that_is_done() -> None:
+    told: list[object] = []
+
+    @hooks.after_step
+    async def after(ctx: HookContext[Memory, Count], call: hooks.StepCall, output: object) -> None:
+        told.append((call.attempt, output))
+
+    @hooks.on_step_error
+    async def failed(ctx: HookContext[Memory, Count], call: hooks.StepCall, error: NoeticError) -> None:
+        ctx.state.total = 99
+        told.append((call.id, call.input, call.attempt, type(error), error.path, type(error.__cause__)))
+
+    @step(retry=3, hooks=[after, failed])
+    async def shaky(value: list[str]) -> str:
+        value.append("seen")
+        if len(told) < succeeds_after:
+            raise OSError("no")
+        return "done"
+
+    attempts = [("shaky", ["go"], attempt, StepFailed, ("shaky",), OSError) for attempt in (1, 2, 3)]
+    succeeds_after = 1
+    result = await run(shaky, ["go"], state=Count())
+    assert told == [attempts[0], (2, "done")]
+    assert result.state == Count()
+    told.clear()
+    succeeds_after = 9
+    async with Harness() as harness:
+        ended = await harness.run(shaky, ["go"], state=Count(), on_error="result")
+    assert told == attempts
+    assert isinstance(ended.error, StepFailed)
+    assert ended.state == Count()
+
+
+@pytest.mark.parametrize("fails", ["body", "time", "before", "after", "model", "output"])
+async def test_every_way_to_fail_calls_the_hook_once(fails: str) -> None:
+    told: list[str] = []
+
+    @hooks.on_step_error
+    async def failed(ctx: HookContext[Any, Any], call: hooks.StepCall, error: NoeticError) -> None:
+        # A time limit of the step does not cut off the hook that is told of it.
+        await anyio.lowlevel.checkpoint()
+        told.append(f"{call.kind} {type(error).__name__}")
+
+    @hooks.before_step
+    async def before(ctx: HookContext[Any, Any], call: hooks.StepCall) -> None:
+        if fails == "before":
+            raise ValueError
+
+    @hooks.after_step
+    async def after(ctx: HookContext[Any, Any], call: hooks.StepCall, output: object) -> None:
+        if fails == "after":
+            raise ValueError
+
+    @step(timeout=0.05 if fails == "time" else 60.0)
+    async def work(value: str) -> Any:
+        if fails == "time":
+            await anyio.sleep_forever()
+        if fails == "output":
+            return anyio.sleep(1)
+        raise ValueError
+
+    flow: Step[Any, Any, Any, Any] = call_model() if fails == "model" else _fine if fails == "after" else work
+    async with Harness(
+        model=ScriptedModel(ModelUnavailable("down", model="m")), hooks=[failed, before, after]
+    ) as harness:
+        result = await harness.run(flow, "go", on_error="result")
+    kind = "model ModelUnavailable" if fails == "model" else None
+    expected = {"time": "code StepTimeout", "before": "code HookFailed", "after": "code HookFailed", "model": kind}
+    assert told == [expected.get(fails, f"code {type(result.error).__name__}")]
+
+
+@pytest.mark.parametrize("ends", ["scope", "abort", "race"])
+async def test_a_cancelled_step_has_not_failed(ends: str) -> None:
+    told: list[str] = []
+    began = anyio.Event()
+
+    @hooks.on_step_error
+    async def failed(ctx: HookContext[Any, Any], call: hooks.StepCall, error: NoeticError) -> None:
+        told.append(call.id)
+
+    @step
+    async def work(value: str, ctx: Context) -> str:
+        began.set()
+        if ends == "abort":
+            ctx.abort("enough")
+        if ends == "scope":
+            scope.cancel()
+        await anyio.sleep_forever()
+        return value
+
+    @step
+    async def wins(value: str) -> str:
+        await began.wait()
+        return value
+
+    flow: Step[Any, Any, Any, Any] = race([work, wins]) if ends == "race" else work
+    async with Harness(hooks=[failed]) as harness:
+        with anyio.CancelScope() as scope:
+            await harness.run(flow, "go", on_error="result")
+    assert began.is_set()
+    assert told == []
+
+
+async def test_a_hook_of_a_failed_step_that_raises_is_the_failure() -> None:
+    @hooks.on_step_error(name="audit")
+    async def broken(ctx: HookContext[Any, Any], call: hooks.StepCall, error: NoeticError) -> None:
+        raise ZeroDivisionError("oops")
+
+    @step(hooks=[broken])
+    async def work(value: str) -> str:
+        raise OSError("no")
+
+    async with Harness() as harness:
+        result = await harness.run(work, "go", on_error="result")
+    assert isinstance(result.error, HookFailed)
+    assert (result.error.hook, result.error.event, result.error.path) == ("audit", "on_step_error", ("work",))
+    # Why the step had failed stays readable.
+    assert result.error.__cause__ is not None
+    assert isinstance(result.error.__cause__.__context__, OSError)
+
+
+@pytest.mark.parametrize("effect", ["state", "stop_loop", "finish", "compact", "hand_off"])
+async def test_a_hook_of_a_failed_step_can_only_save(effect: str) -> None:
+    @hooks.on_step_error
+    async def asks(ctx: HookContext[Any, Any], call: hooks.StepCall, error: NoeticError) -> None:
+        match effect:
+            case "state":
+                ctx.effects.state["a"] = 1
+            case "stop_loop":
+                ctx.effects.stop_loop()
+            case "compact":
+                ctx.effects.compact("short")
+            case "hand_off":
+                ctx.effects.hand_off(_fine, "go")
+            case _:
+                ctx.effects.finish()
+
+    @step(hooks=[asks])
+    async def work(value: str) -> str:
+        raise OSError("no")
+
+    async with Harness() as harness:
+        result = await harness.run(loop(work, until=until.max_rounds(1)), "go", on_error="result")
+    assert isinstance(result.error, ConfigError)
+    assert result.error.code == "hook-effect"
+
+
+@step
+async def _fine(value: str) -> str:
+    return value
 
 
 async def test_a_hook_of_rounds_sees_each_and_may_end_the_loop() -> None:

@@ -20,6 +20,7 @@ from noetic_py import (
     Message,
     ModelRequest,
     ModelResponse,
+    Retry,
     StateBag,
     Step,
     call_model,
@@ -34,6 +35,7 @@ from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.context import hooks
 from noetic_py.context.artifacts import ArtifactOwner, ArtifactStore, StoredArtifacts
 from noetic_py.core import reducers
+from noetic_py.errors import NoeticError, StepFailed
 from noetic_py.memory import Compaction
 from noetic_py.testing import FaultyBackend, ScriptedModel
 from tests.killing import assert_resumable
@@ -249,6 +251,49 @@ async def test_a_recorded_step_is_put_back_without_its_hooks() -> None:
         result = await one.resume("r", flow())
     assert called == expected
     assert result.value == ["last it costs 4"]
+
+
+async def test_a_recorded_failure_is_raised_again_without_its_hooks() -> None:
+    called: list[str] = []
+
+    @hooks.on_step_error
+    async def failed(ctx: HookContext[Any, Any], call: hooks.StepCall, error: NoeticError) -> None:
+        called.append(f"{call.id} {call.attempt}")
+        ctx.effects.save("why.txt", error.message.encode(), scope="run")
+
+    @step(retry=Retry(2, initial=0))
+    async def shaky(value: str) -> str:
+        raise OSError("no")
+
+    @step
+    async def careful(value: str, ctx: Context) -> str:
+        try:
+            return await shaky(value, ctx)
+        except StepFailed as error:
+            return await fallback(error.error_message, ctx)
+
+    @step
+    async def fallback(value: str) -> str:
+        return f"failed: {value}"
+
+    flow = careful.with_options(hooks=[failed])
+    inner = FaultyBackend(InMemoryBackend())
+    async with harness(inner) as one:
+        assert (await one.run(flow, "go", run_id="whole")).value == "failed: no"
+    assert called == ["shaky 1", "shaky 2"]
+    for dies_at in range(2, inner.appends + 1):
+        called.clear()
+        backend = FaultyBackend(InMemoryBackend(), dies_at=dies_at, when="after")
+        with backend.outlived():
+            async with harness(backend) as one:
+                await one.run(flow, "go", run_id="r")
+        backend.revive()
+        async with harness(backend) as one:
+            assert (await one.resume("r", flow)).value == "failed: no"
+        # Died behind a commit: what it has recorded is not told again.
+        assert called == ["shaky 1", "shaky 2"], dies_at
+        store, owner = StoredArtifacts(backend), ArtifactOwner("run", "r")
+        assert await store.versions(owner, "why.txt") == [1]
 
 
 async def test_a_retried_step_saves_in_the_place_of_what_it_had_saved() -> None:

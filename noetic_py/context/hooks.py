@@ -13,7 +13,7 @@ from typing_extensions import TypeIs
 from noetic_py.context.read import ReadView
 from noetic_py.core.state import merge_state
 from noetic_py.core.types import M, M_co, M_contra, R, S, S_co, S_contra, T
-from noetic_py.errors import ConfigError, ModelError
+from noetic_py.errors import ConfigError, ModelError, NoeticError
 
 if TYPE_CHECKING:
     from noetic_py.context.artifacts import ArtifactScope
@@ -42,6 +42,7 @@ __all__ = [
     "before_step",
     "before_tool",
     "on_model_error",
+    "on_step_error",
 ]
 
 
@@ -177,6 +178,7 @@ HookEvent: TypeAlias = Literal[
     "after_tool",
     "before_step",
     "after_step",
+    "on_step_error",
     "after_round",
 ]
 """The events that hooks are called for."""
@@ -226,7 +228,7 @@ class Block:
 
 @frozen(eq=False)
 class StepCall:
-    """A step that is about to begin, or is done: a code step, a model round or a tool step.
+    """A step that is about to begin, is done, or has failed: a code step, a model round or a tool step.
 
     Attributes:
         id: Its id.
@@ -348,6 +350,9 @@ before_step: HookKind[[StepCall], None] = HookKind("before_step")
 after_step: HookKind[[StepCall, object], None] = HookKind("after_step", 2)
 """Called with such a step and its output, when its body is done."""
 
+on_step_error: HookKind[[StepCall, NoeticError], None] = HookKind("on_step_error", 2)
+"""Called in place of `after_step` with a step and its error, for each attempt that fails; not for a cancelled one."""
+
 after_round: HookKind[[Round], None] = HookKind("after_round")
 """Called after a round of a loop, before `until` decides whether it was the last one."""
 
@@ -378,7 +383,7 @@ def _make(kind: HookKind[..., Any], fn: Any, *, name: object, tags: object) -> A
     return Hook(kind.event, fn, name or name_of(fn), read_tags(tags, code="hook"))
 
 
-_HINTS = {1: "define it with (ctx, subject)", 2: "define it with (ctx, subject, output)"}
+_HINTS = {1: "define it with (ctx, subject)", 2: "define it with (ctx, subject, output or error)"}
 
 
 def is_async(fn: object) -> bool:

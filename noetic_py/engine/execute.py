@@ -250,21 +250,33 @@ async def _breathe(x: Execution) -> None:
 
 
 async def _guarded(body: Body, value: object, frame: Frame) -> object:
-    """Run a body on its step's own input, under its own timeout, budget and span."""
+    """Run a body on its step's own input, under its own timeout, budget and span, and between its hooks."""
     step = frame.step
     if step.bound is not None:
         value = step.bound.value
     run = frame.x.run
-    store = run.store
     # The library's own work around the body is not timed: the first step imports and loads modules.
     run.running_since = 0.0
-    done = await replay.begin(frame, value) if store is not None else None
-    given = value if value.__class__ in ATOMS else _given(step, value)
-    resumed(frame)
+    done = await replay.begin(frame, value) if run.store is not None else None
     if step.hooks:
         run.has_hooks()
-    if run.dispatches_hooks and step.counted:
-        body = run.interpreter.with_hooks(body)
+    if not run.dispatches_hooks or not step.counted:
+        return await _run(body, value, frame, done)
+    hooked = run.interpreter.with_hooks(body)
+    try:
+        return await _run(hooked, value, frame, done)
+    except BaseException as error:
+        failure = failure_of(error)
+        if failure is not None:
+            await hooked.failed(value, frame, as_error(frame, failure))
+        raise
+
+
+async def _run(body: Body, value: object, frame: Frame, done: replay.ReplayedOutput | None) -> object:
+    step, run = frame.step, frame.x.run
+    store = run.store
+    given = value if value.__class__ in ATOMS else _given(step, value)
+    resumed(frame)
     tracer = run.tracer
     with _NO_SPAN if tracer is None else _span(frame, tracer):
         if done is not None:

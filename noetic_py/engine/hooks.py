@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from anyio.lowlevel import checkpoint
-from attrs import asdict, define, evolve, field
+from attrs import asdict, define, evolve, field, frozen
 
 from noetic_py import errors
 from noetic_py.context.artifacts import ArtifactOwner, ArtifactStore
@@ -35,6 +35,7 @@ from noetic_py.core.state import merge_state
 from noetic_py.core.values import copy_value, is_dict
 from noetic_py.engine.execute import execute
 from noetic_py.engine.frame import Frame, failure_of, in_time
+from noetic_py.engine.protocol import HookedBody
 from noetic_py.journal.records import Pending
 from noetic_py.memory.history import paired
 from noetic_py.memory.layer import AnyLayer, answers
@@ -226,13 +227,7 @@ async def apply(frame: Frame, hook: AnyHook, effects: Effects) -> None:
         ConfigError: It cannot be done here.
         NoeticError: The store of artifacts, or the memory, has refused it.
     """
-    if effects.skips and hook.event != "after_tool":
-        raise errors.ConfigError(
-            f"skip_summary() was asked for by {hook.name!r}, a hook of {hook.event}",
-            code="hook-effect",
-            path=frame.at,
-            hint="an output is there in a hook of after_tool",
-        )
+    _check_effects(frame, hook, effects)
     if effects.state:
         merge_state(frame.state, effects.state)
     for index, artifact in enumerate(effects.saved):
@@ -251,6 +246,25 @@ async def apply(frame: Frame, hook: AnyHook, effects: Effects) -> None:
         frame.x.run.interpreter.cut_short(*frame.cuts_short, frame)
         # The operation before which the hook was called does not begin.
         await checkpoint()
+
+
+def _check_effects(frame: Frame, hook: AnyHook, effects: Effects) -> None:
+    """Refuse what a hook of its event cannot ask for."""
+    if effects.skips and hook.event != "after_tool":
+        raise errors.ConfigError(
+            f"skip_summary() was asked for by {hook.name!r}, a hook of {hook.event}",
+            code="hook-effect",
+            path=frame.at,
+            hint="an output is there in a hook of after_tool",
+        )
+    changes = (effects.state, effects.compaction, effects.stop, effects.handoff, effects.finished)
+    if hook.event == "on_step_error" and any(changes):
+        raise errors.ConfigError(
+            f"{hook.name!r}, a hook of on_step_error, asked for more than save()",
+            code="hook-effect",
+            path=frame.at,
+            hint="what a failed step did is undone; only artifacts stay, so use ctx.effects.save(...)",
+        )
 
 
 def cut_after(frame: Frame) -> None:
@@ -478,29 +492,54 @@ def _output(
 # --------------------------------------------------------------------------------------------------- steps and rounds
 
 
-def with_hooks(body: Body) -> Body:
+@frozen(eq=False)
+class _BodyWithHooks:
     """A body between the hooks of its step."""
-    return partial(_between_hooks, body)
+
+    body: Body
+
+    async def __call__(self, value: object, frame: Frame) -> object:
+        """Run the body, with the hooks before it and after it."""
+        step = frame.step
+        call = _step_call(frame, value)
+        for hook in _hooks(frame, "before_step", step.tags):
+            await _notify(frame, hook, call)
+        if frame.x.run.timed:
+            await in_time()
+        handover = frame.handover
+        if handover is not None or frame.cuts_short is not None:
+            return handover
+        output = await self.body(value, frame)
+        shown: object = output
+        if isinstance(output, HandoffOutput):
+            shown = Handoff(step.spec.targets.steps()[output.step], output.input)
+        for hook in _hooks(frame, "after_step", step.tags):
+            await _notify(frame, hook, call, copy_value(shown))
+        cut_after(frame)
+        return output if frame.handover is None else frame.handover
+
+    async def failed(self, value: object, frame: Frame, error: errors.NoeticError) -> None:
+        """Call the hooks for a failed attempt, outside of its time limit.
+
+        Raises:
+            HookFailed: One of them has raised.
+        """
+        # After a stop no failure is written, and a process that has lost its run has no say in it.
+        if frame.x.stop is not None or isinstance(error, errors.CheckpointError):
+            return
+        call = _step_call(frame, value)
+        for hook in _hooks(frame, "on_step_error", frame.step.tags):
+            await _notify(frame, hook, call, error)
 
 
-async def _between_hooks(body: Body, value: object, frame: Frame) -> object:
+def with_hooks(body: Body) -> HookedBody:
+    """A body between the hooks of its step."""
+    return _BodyWithHooks(body)
+
+
+def _step_call(frame: Frame, value: object) -> StepCall:
     step = frame.step
-    call = StepCall(step.id, step.kind, step.tags, copy_value(value), frame.attempt)
-    for hook in _hooks(frame, "before_step", step.tags):
-        await _notify(frame, hook, call)
-    if frame.x.run.timed:
-        await in_time()
-    handover = frame.handover
-    if handover is not None or frame.cuts_short is not None:
-        return handover
-    output = await body(value, frame)
-    shown: object = output
-    if isinstance(output, HandoffOutput):
-        shown = Handoff(step.spec.targets.steps()[output.step], output.input)
-    for hook in _hooks(frame, "after_step", step.tags):
-        await _notify(frame, hook, call, copy_value(shown))
-    cut_after(frame)
-    return output if frame.handover is None else frame.handover
+    return StepCall(step.id, step.kind, step.tags, copy_value(value), frame.attempt)
 
 
 def rounds_with_hooks(frame: Frame) -> Callable[[AnyStep, object, Frame, str], Awaitable[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import define
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from noetic_py.engine.frame import Frame
     from noetic_py.engine.kind import Kinds, Node
     from noetic_py.engine.state import Execution, Run
+    from noetic_py.errors import NoeticError
     from noetic_py.memory.functions import Called
     from noetic_py.memory.layer import AnyLayer
     from noetic_py.memory.scopes import LayerStorage
@@ -76,7 +77,7 @@ class Interpreter(Protocol):
         """Restart the detached work of a replayed child."""
         ...
 
-    def with_hooks(self, body: Body, /) -> Body:
+    def with_hooks(self, body: Body, /) -> HookedBody:
         """A body between the hooks of its step."""
         ...
 
@@ -98,6 +99,18 @@ class Interpreter(Protocol):
 
     def layer_store(self, x: Execution, /) -> LayerStore:
         """The store's side of an execution's layers."""
+        ...
+
+
+class HookedBody(Protocol):
+    """A body between the hooks of its step."""
+
+    def __call__(self, value: object, frame: Frame, /) -> Awaitable[object]:
+        """Run the body, with the hooks before it and after it."""
+        ...
+
+    def failed(self, value: object, frame: Frame, error: NoeticError, /) -> Awaitable[None]:
+        """Call the hooks for a failed attempt."""
         ...
 
 

@@ -7,7 +7,7 @@ from noetic_py import Context, FunctionCall, FunctionCallOutput, Harness, HookCo
 from noetic_py.context.artifacts import Artifact, ArtifactOwner, ArtifactStore, StoredArtifacts
 from noetic_py.context.hooks import Hook
 from noetic_py.core.items import ModelInput
-from noetic_py.errors import ModelError
+from noetic_py.errors import ModelError, NoeticError
 
 
 class Mem(Memory): ...
@@ -58,6 +58,10 @@ async def after(ctx: HookContext, call: FunctionCall, output: FunctionCallOutput
 async def begins(ctx: HookContext, call: hooks.StepCall) -> None: ...
 
 
+@hooks.on_step_error(tags=["small"])
+async def failed(ctx: HookContext[Mem, State], call: hooks.StepCall, error: NoeticError) -> None: ...
+
+
 @hooks.after_round
 async def went_round(ctx: HookContext, done: hooks.Round) -> None: ...
 
@@ -65,6 +69,7 @@ async def went_round(ctx: HookContext, done: hooks.Round) -> None: ...
 assert_type(ask, Hook[Memory, object])
 assert_type(count, Hook[Mem, State])
 assert_type(recover, Hook[Mem, State])
+assert_type(failed, Hook[Mem, State])
 
 
 @hooks.after_model  # E
@@ -73,6 +78,11 @@ async def another_subject(ctx: HookContext, request: ModelRequest) -> None: ...
 
 @hooks.after_model  # E
 async def gives_a_text(ctx: HookContext, response: ModelResponse) -> str:
+    return ""
+
+
+@hooks.on_step_error  # E
+async def recovers(ctx: HookContext, call: hooks.StepCall, error: NoeticError) -> str:
     return ""
 
 
