@@ -6,10 +6,16 @@ and is read aloud.
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from html import escape
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 from noetic_py import Budget, FunctionCall, TokenUsage
@@ -278,7 +284,72 @@ def _events() -> Iterator[Event]:
     )
 
 
+def demo() -> Picture:
+    """A recording of `noetic demo`: its output comes line after line, and scrolls as in a terminal of 24 lines."""
+    rows, height, width, top, margin = 24, 20, 840, 26, 16
+    lines = list(_recorded())
+    # When each line comes: after a command its output takes a moment, and after a section the reader takes longer.
+    times, now = list[float](), 0.5
+    for line, after in zip(lines, [*lines[1:], ""], strict=True):
+        times.append(now)
+        now += 1.2 if line.startswith("$") else 2.5 if line and not after else 0.3
+    whole = now + 5
+    p = Picture(
+        width,
+        top + rows * height,
+        "noetic demo: a run is killed, resumed in a new process, approved and completed; no finished step runs twice",
+    )
+    p.parts.append(
+        f'<rect x="0.5" y="0.5" width="{width - 1}" height="{top + rows * height - 1}" rx="8" class="plain"/>'
+    )
+    p.parts.append(f'<svg y="12" width="{width}" height="{rows * height + 4}"><g class="scroll">')
+    for index, line in enumerate(lines):
+        look = "bold" if re.match(r"\$|\d\.|completed|suspended", line) else "dim" if line.startswith("  ") else ""
+        place = f'x="{margin}" y="{14 + index * height}" xml:space="preserve"'
+        p.parts.append(f'<text {place} class="mono {look} l{index}">{escape(line)}</text>')
+    p.parts.append("</g></svg>")
+    shown = [f"{100 * time / whole:.2f}%" for time in times]
+    style = [".mono { font-size: 12px; } .dim { opacity: 0.8; }"]
+    style.append(f".scroll {{ animation: up {whole:.1f}s step-end infinite; }}")
+    moves = [f"{at} {{ transform: translateY({min(0, rows - 1 - n) * height}px); }}" for n, at in enumerate(shown)]
+    style.append(f"@keyframes up {{ 0% {{ transform: none; }} {' '.join(moves[rows:])} }}")
+    for index, at in enumerate(shown):
+        style.append(f".l{index} {{ animation: k{index} {whole:.1f}s step-end infinite; }}")
+        style.append(f"@keyframes k{index} {{ 0% {{ visibility: hidden; }} {at} {{ visibility: visible; }} }}")
+    end = f".scroll {{ animation: none; transform: translateY({min(0, rows - len(lines)) * height}px); }}"
+    style.append(f"@media (prefers-reduced-motion: reduce) {{ text {{ animation: none !important; }} {end} }}")
+    p.parts.append(f"<style>{''.join(style)}</style>")
+    return p
+
+
+def _recorded() -> Iterator[str]:
+    """What `noetic demo` prints, in lines of a terminal.
+
+    Times and the ids of requests are left out, since they differ from run to run, and so are the parts after the run.
+    """
+    with TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-m", "noetic_py.cli", "demo"],
+            cwd=folder,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},  # so that the lines of all processes are in their order
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=True,
+        )
+    text = re.sub(r"^ +\d+\.\d\d s  |^  [0-9a-f]{8}-[0-9a-f-]{27}  ", "  ", done.stdout, flags=re.MULTILINE)
+    text = re.sub(r", \d+\.\d\d s$", "", text, flags=re.MULTILINE)
+    yield "$ noetic demo"
+    for section in text.strip().split("\n\n"):
+        if not section.startswith(("5.", "Look further")):
+            yield ""
+            for line in section.splitlines():
+                yield from textwrap.wrap(line, 110, subsequent_indent="  " if line.startswith(" ") else "") or [""]
+
+
 PICTURES = {
+    "demo": demo,
     "screen": screen,
     "run-life": life,
     "budget-tree": budgets,
