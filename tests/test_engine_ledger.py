@@ -21,6 +21,7 @@ from noetic_py import (
     Memory,
     MemoryLayer,
     Message,
+    ModelRequest,
     Retry,
     StateBag,
     Step,
@@ -38,8 +39,9 @@ from noetic_py import (
 from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.core.control import Control
 from noetic_py.core.events import ItemsAppended, ModelStarted, StepDiscarded
-from noetic_py.errors import BudgetExceeded, CodecError, ModelUnavailable
-from noetic_py.journal.records import JournalRecord, StepFinished, stored_name
+from noetic_py.engine.journaling.fold import BEGUN
+from noetic_py.errors import BudgetExceeded, CodecError, ModelUnavailable, StepFailed
+from noetic_py.journal.records import Decision, JournalRecord, StepFinished, stored_name
 from noetic_py.journal.values import SameAsChild
 from noetic_py.memory import function
 from noetic_py.testing import ScriptedModel, assert_resumable_everywhere
@@ -917,3 +919,175 @@ async def test_what_a_body_does_to_the_state_after_a_checkpoint_goes_when_it_is_
 
     async with Harness(plugins=[], checkpoints=InMemoryBackend()) as harness:
         assert (await harness.run(outer, "go")).value == 1
+
+
+async def test_what_a_body_does_to_the_state_after_a_failed_call_goes_when_it_is_cut_off() -> None:
+    scopes: list[anyio.CancelScope] = []
+
+    @step(version="1")
+    async def breaks(text: str) -> str:
+        raise ValueError(text)
+
+    # What finishes in it writes what the body has done before.
+    broken = sequence(quiet, breaks, id="broken")
+
+    @step(version="1")
+    async def inner(text: str, ctx: Ctx) -> str:
+        ctx.state["n"] = 1
+        with pytest.raises(StepFailed):
+            await broken(text, ctx)
+        ctx.state["n"] = 2
+        scopes[-1].cancel()
+        await anyio.sleep_forever()
+        return text
+
+    @step(version="1")
+    async def outer(text: str, ctx: Ctx) -> object:
+        with anyio.CancelScope() as scope:
+            scopes.append(scope)
+            await inner(text, ctx)
+        return ctx.state["n"]
+
+    async with Harness(plugins=[], checkpoints=InMemoryBackend()) as harness:
+        assert (await harness.run(outer, "go")).value == 1
+
+
+async def test_an_answer_that_a_shutdown_cuts_off_is_written_behind_its_question_and_what_was_done_before() -> None:
+    class Hanging(ScriptedModel):
+        """A model that says when it is asked, and does not answer."""
+
+        def __init__(self) -> None:
+            super().__init__("never", delay=1000)
+            self.asked = anyio.Event()
+
+        def respond(self, request: ModelRequest) -> Any:
+            self.asked.set()
+            return super().respond(request)
+
+    @step(version="1")
+    async def asks(text: str, ctx: Ctx) -> str:
+        ctx.items.append(Message.developer("before"))
+        ctx.state["noted"] = text
+        return await call_model()(text, ctx)
+
+    model = Hanging()
+    async with Harness(plugins=[], model=model, checkpoints=InMemoryBackend()) as harness:
+        handle = harness.start(sequence(asks, id="flow"), "question", run_id="r")
+        await model.asked.wait()
+        await harness.shutdown(timeout=0.001)
+        result = await handle.result()
+        written = lines(await harness.runs.journal("r"))
+    assert [item.text for item in result.items if isinstance(item, Message)] == ["before", "question"]
+    assert dict(result.state) == {"noted": "question"}
+    assert written[1:-1] == [
+        "StepOpened flow",
+        "StepOpened flow/asks",
+        "Segment flow/asks before +noted",
+        "StepOpened flow/asks/call_model",
+        "Segment flow/asks/call_model question",
+        "StepStopped flow/asks/call_model/answer calls=1",
+        "StepStopped flow/asks/call_model",
+        "StepStopped flow/asks",
+    ]
+
+
+# ------------------------------------------------------------------------------------------ what counts as begun before
+
+
+async def test_work_beside_the_path_that_wins_a_race_is_not_noted_as_another_paths() -> None:
+    began, won = anyio.Event(), anyio.Event()
+
+    @step(version="1")
+    async def beside(text: str) -> str:
+        began.set()
+        await won.wait()
+        return text
+
+    @step(version="1")
+    async def wins(text: str, ctx: Ctx) -> str:
+        ctx.spawn_detached(beside, text)
+        await began.wait()
+        return text
+
+    @step(version="1")
+    async def after(text: str) -> str:
+        won.set()
+        return text
+
+    paths: list[Step[str, str, Memory, StateBag]] = [wins, forever]
+    flow = sequence(race(paths, id="race"), after, id="flow")
+    async with Harness(plugins=[], checkpoints=InMemoryBackend()) as harness:
+        await harness.run(flow, "go", run_id="r")
+        journal = await harness.runs.journal("r")
+    noted = [(each.path, each.value) for each in journal if isinstance(each, Decision) and each.key == BEGUN]
+    assert noted == [(("flow", "race"), [[["flow", "race", "forever[1]"], 1]])]
+
+
+@pytest.mark.parametrize(("version", "steps"), [("1", 3), ("2", 5)])
+async def test_what_stands_below_a_discarded_result_is_counted_once_more(version: str, steps: int) -> None:
+    def flow(version: str) -> Step[Any, Any, Any, Any]:
+        @step(version=version)
+        async def body(text: str, ctx: Ctx) -> str:
+            return await quiet(text, ctx)
+
+        @step(version="1")
+        async def asks(text: str, ctx: Ctx) -> str:
+            return f"{text} {await ctx.ask(Ask('Go on?', bool))}"
+
+        return sequence(body, asks, id="flow")
+
+    backend = InMemoryBackend()
+    async with Harness(plugins=[], checkpoints=backend) as harness:
+        assert (await harness.run(flow("1"), "go", run_id="r")).steps == 3
+    async with Harness(plugins=[], checkpoints=backend) as harness:
+        assert (await harness.resume("r", flow(version), on_diverge="adopt")).steps == steps
+
+
+async def test_work_beside_a_step_that_has_failed_for_good_is_not_counted_once_more() -> None:
+    """A later process begins it again, and comes after the failure to what an earlier one had begun."""
+
+    def flow(*, resumed: bool) -> Step[Any, Any, Any, Any]:
+        came, failed = anyio.Event(), anyio.Event()
+
+        @step(version="1")
+        async def beside(text: str, ctx: Ctx) -> str:
+            if resumed:
+                await failed.wait()
+            with anyio.CancelScope() as scope:
+
+                @step(id="cut", version="1")
+                async def cut(text: str) -> None:
+                    scope.cancel()
+                    await anyio.sleep_forever()
+
+                await cut(text, ctx)
+            came.set()
+            if not resumed:
+                await anyio.sleep_forever()
+            return text
+
+        @step(version="1")
+        async def starts(text: str, ctx: Ctx) -> None:
+            ctx.spawn_detached(beside, text)
+            if not resumed:
+                await came.wait()
+            await ctx.ask(Ask("Go on?", bool))
+            raise ValueError(text)
+
+        @step(version="1")
+        async def body(text: str, ctx: Ctx) -> str:
+            with pytest.raises(StepFailed):
+                await starts(text, ctx)
+            failed.set()
+            await came.wait()
+            return text
+
+        return body
+
+    backend = InMemoryBackend()
+    async with Harness(plugins=[], checkpoints=backend) as harness:
+        first = await harness.run(flow(resumed=False), "go", run_id="r")
+        assert (first.status, first.steps) == ("suspended", 4)
+    async with Harness(plugins=[], checkpoints=backend) as harness:
+        again = await harness.resume("r", flow(resumed=True), answers=[first.pending[0].answer(True)])
+        assert (again.status, again.steps) == ("completed", 4)
