@@ -31,23 +31,30 @@ from noetic_py.core.values import copy_value
 from noetic_py.engine.execute import execute, settle_state
 from noetic_py.engine.fingerprint import declared_input, fingerprint, referenced
 from noetic_py.engine.frame import Frame, Waiting, acting, lost_task, settle_cuts, waited
-from noetic_py.engine.journaling.detached_starts import DETACHED_START, note
-from noetic_py.engine.journaling.fold import below, items_below
+from noetic_py.engine.journaling.fold import DETACHED_START, below, items_below
 from noetic_py.engine.journaling.ledger import count_turns, recover
-from noetic_py.engine.journaling.replay import call, put_down, put_state, stop_again, stored_type, version_of
+from noetic_py.engine.journaling.replay import as_stored, call, put_down, put_state, stop_again, stored_type, version_of
 from noetic_py.engine.kind import Node
 from noetic_py.engine.kinds.spawn import DetachedSpec, run_child
 from noetic_py.engine.layers.handles import layers_for
 from noetic_py.engine.layers.versions import is_older, migrated, revise_here, versions_of
-from noetic_py.engine.state import Execution, Run, budget_of, head
-from noetic_py.engine.stops import COMPLETED, VALUELESS, asked_again, asked_by, asked_in, check_value
-from noetic_py.engine.stops import note as note_asked
-from noetic_py.errors import Aborted, BudgetExceeded, CodecError, ConcurrentStepCall, ConfigError, NoeticError
+from noetic_py.engine.state import Execution, Run, budget_of, head, limits_of
+from noetic_py.engine.stops import COMPLETED, VALUELESS, asked_again, asked_by, asked_in, check_value, note
+from noetic_py.errors import (
+    Aborted,
+    BudgetExceeded,
+    CodecError,
+    ConcurrentStepCall,
+    ConfigError,
+    LimitExceeded,
+    NoeticError,
+)
 from noetic_py.journal.records import AttemptFailed, Decision, JournalRecord, StepOpened
 from noetic_py.steps.spawn import MemorySpec, SpawnSpec
 
 if TYPE_CHECKING:
     from noetic_py.core.codec import Codec
+    from noetic_py.core.types import Version
 
 
 def detach(frame: Frame, step: AnyStep, value: object, options: DetachOptions, own: bool = True) -> DetachedWork:
@@ -174,7 +181,7 @@ class Detached:
         self._step: AnyStep = Step(id=step.id, kind="detached", spec=DetachedSpec(spec, self))
         self._above = _above(run, frame, self._scope)
         run.journal.append(StepOpened(self.path, "detached", 1))
-        note(run, self.path, step, self._value, self._scope, options, count, versions_of(caller.layers))
+        _note_start(run, self.path, step, self._value, self._scope, options, count, versions_of(caller.layers))
         run.detached.append(self)
         if any(x.stop is not None for x in _around(self.child)):
             # Born into an execution that was stopped.
@@ -315,7 +322,7 @@ class Detached:
     def _take_stop(self, control: Control) -> bool:
         if self.done.is_set() or not self.child.takes(control):
             return False
-        note_asked(self._run, control, path=self.path)
+        note(self._run, control, path=self.path)
         return self.child.request(control)
 
     def abort(self, reason: str) -> None:
@@ -394,6 +401,56 @@ def _open(run: Run, channel: AnyChannel) -> ChannelHandle[object]:
             f"{channel!r} is not external", code="channel", hint=f"Channel({channel.name!r}, ..., external=True)"
         )
     return ChannelHandle(channel, live)
+
+
+def _note_start(
+    run: Run,
+    path: tuple[str, ...],
+    step: AnyStep,
+    value: object,
+    scope: ContextScope,
+    options: DetachOptions,
+    at: int,
+    versions: Mapping[str, Version] | None = None,
+) -> None:
+    """Write down what was started; what cannot be stored is not, and does not go on when its starter has finished.
+
+    Layers that were given to it are code and settings, and cannot be stored either.
+
+    Args:
+        run: The run.
+        path: The work's.
+        step: What was started.
+        value: Its input.
+        scope: The state it begins with, and those of layers.
+        options: What else it was given.
+        at: How many of this step its starter had started before.
+        versions: Those of the layers that are not the first.
+    """
+    if run.store is None or options.memory is not None or path in (run.recovered_work or ()):
+        return
+    codec, state = run.store.codec, scope.state
+    try:
+        started: dict[str, object] = {
+            "step": step.id,
+            "fingerprint": fingerprint(step),
+            "count": at,
+            # Stored as texts, which can be read before their classes are known.
+            "input": dump(codec.encode(value)).decode(),
+            "state": dump(codec.encode(as_stored(state))).decode(),
+            "bag": isinstance(state, StateBag),
+            "version": version_of(state.__class__),
+            "budget": limits_of(options.budget),
+        }
+        if scope.layer_states:
+            started["memory"] = dump(codec.encode(dict(scope.layer_states))).decode()
+            if versions:
+                started["layers"] = dict(versions)
+        record = Decision(path, DETACHED_START, started)
+        run.store.prepare(record)
+    except (CodecError, ConfigError, LimitExceeded):
+        return
+    run.journal.append(record)
 
 
 _MOST = 64 * 1024 * 1024

@@ -331,6 +331,8 @@ def _through_wall(node: Node) -> Iterator[BodySegment]:
 
 BEGUN: Final = "begun"
 """The key of a section's decision: what had begun in its other paths when one of them decided how it ends."""
+DETACHED_START: Final = "launched"
+"""The key of the decision that says with what work beside the flow was started."""
 
 
 class Begun:

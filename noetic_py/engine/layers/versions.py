@@ -16,8 +16,7 @@ from noetic_py.core.codec import MAX_VALUE_BYTES, Codec
 from noetic_py.core.codec.structure import parse
 from noetic_py.core.types import Version, version_order
 from noetic_py.core.values import is_dict, is_list
-from noetic_py.engine.journaling.detached_starts import DETACHED_START
-from noetic_py.engine.journaling.fold import OPEN, ended_with
+from noetic_py.engine.journaling.fold import DETACHED_START, OPEN, ended_with
 from noetic_py.engine.journaling.replay import opening_of
 from noetic_py.engine.kind import BodySegment, Node
 from noetic_py.errors import CodecError, ConfigError, NoeticError
