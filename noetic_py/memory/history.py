@@ -13,8 +13,7 @@ from attrs import evolve, frozen
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message, Opaque, Reasoning
 from noetic_py.core.tokens import TokenCounter
 from noetic_py.core.values import is_dict
-from noetic_py.memory.blocks import LayerBlock, as_items, made_id
-from noetic_py.memory.parts import Part, part_of
+from noetic_py.memory.blocks import LayerBlock, Part, as_items, made_id, part_of
 
 MADE_BY_LAYERS = "history"
 """The layer that items are marked with which the layers added to the history between them."""

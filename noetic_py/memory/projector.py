@@ -16,7 +16,17 @@ from noetic_py.core.tokens import TokenCounter
 from noetic_py.core.view import Dropped, LayerUsage, View, ViewBlock
 from noetic_py.errors import LimitExceeded
 from noetic_py.journal.view_changes import item_mark
-from noetic_py.memory.blocks import LayerBlock, made_id
+from noetic_py.memory.blocks import (
+    LayerBlock,
+    Part,
+    Parts,
+    PlacedPart,
+    first_other,
+    made_id,
+    part_of,
+    superseding,
+    total,
+)
 from noetic_py.memory.history import (
     EPOCH_LENGTH,
     MISSED,
@@ -28,7 +38,6 @@ from noetic_py.memory.history import (
     narrowed,
     paired,
 )
-from noetic_py.memory.parts import Part, Parts, PlacedPart, first_other, part_of, superseding, total
 from noetic_py.models.model import OutputSchema
 
 
