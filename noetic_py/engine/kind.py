@@ -122,6 +122,10 @@ class Kind:
         return name == self.name
 
 
+def not_stored(value: object, output: object) -> None:
+    """Store no output: it stands in the items of the record, or in another one; see `Kind.dump`."""
+
+
 UNNAMED = Kind("")
 """The kind of a step that no record has named yet."""
 

@@ -1,17 +1,45 @@
-"""How each kind of step runs, one file a kind or a family of kinds, and the table of all of them."""
+"""How each kind of step runs, one file a kind or a family of kinds, and the table of all of them.
+
+Kinds without an interpreter of their own are here: functions of the user's, the run itself, and work of the engine.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from noetic_py.engine.kind import Kinds
-from noetic_py.engine.kinds import channels, derived, flow, handoff, loop, model, plain, spawn, suspension, tool
+from noetic_py.engine.frame import Frame
+from noetic_py.engine.kind import Kind, Kinds
+from noetic_py.engine.kinds import channels, derived, flow, handoff, loop, model, spawn, suspension, tool
 
 __all__ = ["KINDS"]
 
-_FILES = (
-    channels, derived, flow, handoff, loop, model, plain, spawn, suspension, tool,
-)  # fmt: skip
 
-KINDS: Final = Kinds({kind.name: kind for file in _FILES for kind in file.KINDS})
+async def _run_work(work: Any, frame: Frame) -> object:
+    """Do the engine's own work as a step, so that it is in the journal and is not done twice."""
+    return await work(frame)
+
+
+_PLAIN = (
+    Kind("code", counted=True),
+    Kind(
+        "run",
+        declared=False,
+        composite=True,
+        ends_with=lambda frame, name, output: frame.up is None and name == frame.x.run.flow.id,
+        passes_on=True,
+    ),
+    Kind(
+        "memory",
+        _run_work,
+        declared=False,
+        reported=False,
+        digested=False,
+        no_waiting="by a memory layer, which is not to make its run wait",
+    ),
+    Kind("hook", _run_work, declared=False, digested=False),
+)
+
+_FILES = (channels, derived, flow, handoff, loop, model, spawn, suspension, tool)
+
+KINDS: Final = Kinds({kind.name: kind for kinds in (_PLAIN, *(file.KINDS for file in _FILES)) for kind in kinds})
 """All kinds of steps, by name."""

@@ -24,7 +24,7 @@ from noetic_py.engine.execute import call_from_body
 from noetic_py.engine.frame import Frame, Waiting, acting
 from noetic_py.engine.journaling import ledger
 from noetic_py.engine.journaling.run_history import request_of
-from noetic_py.engine.kind import Kind, Node
+from noetic_py.engine.kind import Kind, Node, not_stored
 from noetic_py.engine.kinds.output import misfit
 from noetic_py.errors import AnswerInvalid, ConfigError, Rejected, RequestExpired
 from noetic_py.journal.records import Answered, Pending
@@ -196,10 +196,6 @@ def _fitting(question: Ask[object], tree: object) -> object:
 def answer_of(node: Node, codec: object = None) -> object:
     """The answer to a request of a step; stored with the answer."""
     return None if node.answer is None else node.answer.value
-
-
-def not_stored(value: object, output: object) -> None:
-    """Store no output: the answer is in a record of its own."""
 
 
 KINDS = (

@@ -28,8 +28,8 @@ from noetic_py.engine.execute import execute
 from noetic_py.engine.fingerprint import fingerprint_of
 from noetic_py.engine.frame import Frame, failure_of, in_time, is_late
 from noetic_py.engine.journaling import ledger, replay
-from noetic_py.engine.kind import BodySegment, Kind, Node
-from noetic_py.engine.kinds.suspension import Request, answer_of, answer_to, check, not_stored
+from noetic_py.engine.kind import BodySegment, Kind, Node, not_stored
+from noetic_py.engine.kinds.suspension import Request, answer_of, answer_to, check
 from noetic_py.engine.layers.lifecycle import after_tool_call, appended, before_tool_call
 from noetic_py.engine.telemetry import describe_result, describe_tool, record_failure
 from noetic_py.memory.routing import inject_layer, is_routed, receipt, route, unrouted
