@@ -42,12 +42,17 @@ class StoredLayerStates:
                 if layer in self._forms:
                     after._forms[layer] = self._forms[layer]
                 continue
-            delta = _delta(self._form(layer, codec), after._form(layer, codec), old, new, codec)
+            delta = _delta(self.form(layer, codec), after.form(layer, codec), old, new, codec)
             if delta:
                 found.append((layer, delta))
         return tuple(found), after
 
-    def _form(self, layer: str, codec: Codec) -> dict[str, values.Known]:
+    def form(self, layer: str, codec: Codec) -> dict[str, values.Known]:
+        """The fields of a layer's state in their stored form; none where it has no state.
+
+        Raises:
+            CodecError: It cannot be stored; `where` says the layer and the field.
+        """
         found = self._forms.get(layer)
         if found is None and layer in self.layer_states:
             try:
@@ -106,22 +111,21 @@ def _applied(old: Any, given: tuple[values.Change, ...], kind: object, codec: Co
     if whole.op == "unset":
         return _MISSING
     # Whatever its type is, a layer may forget its state.
-    now: Any = None if whole.tree is None else codec.decode(whole.tree, kind)
-    return [*old, *now] if whole.op == "append" else now
+    return None if whole.tree is None else values.changed_value(old, whole, kind, codec)
 
 
 def changed_tree(tree: Any, given: Sequence[values.Change], missing: object) -> object:
     """A layer's stored state after changes; `missing` stands for none.
 
     Raises:
-        CodecError: Something was appended to what is not a list.
+        CodecError: A change does not fit the state.
     """
     whole = next((change for change in given if change.key == values.WHOLE), None)
     if whole is None:
         return values.state_tree(tree, values.changed_fields(values.field_trees(tree), given))
     if whole.op == "unset":
         return missing
-    return [*tree, *whole.tree] if whole.op == "append" else whole.tree
+    return values.changed_tree(tree, whole)
 
 
 def unlike(layer_states: LayerStates, deltas: values.LayerDeltas, codec: Codec) -> str | None:

@@ -209,8 +209,15 @@ def _states(before: Mapping[str, StoredState], given: Mapping[str, Any]) -> dict
             found[name] = StoredState(change["w"], values.field_trees(change["w"]), change["v"])
         else:
             old = before[name]
-            found[name] = evolve(old, fields=values.changed_fields(old.fields, values.read_changes(change["c"])))
+            delta = _read_changes(change["c"] if "c" in change else change["p"])
+            found[name] = evolve(old, fields=values.changed_fields(old.fields, delta))
     return found
+
+
+def _read_changes(tree: object) -> tuple[values.Change, ...]:
+    if not values.is_changes(tree):
+        raise CodecError(f"{tree!r:.80} is not a valid change of a state", hint="install a newer noetic-py")
+    return values.read_changes(tree)
 
 
 class StreamReader(Protocol):
@@ -377,7 +384,7 @@ def state_change(before: StoredState | None, state: object, version: int, codec:
     if before is None or before.version != version:
         return {"w": codec.encode(state), "v": version}
     found = values.changes(values.known_of(before.fields), values.known_fields(state, codec))
-    return {"c": values.write_changes(found)} if found else None
+    return _write_changes(found) if found else None
 
 
 def deltas_change(
@@ -387,8 +394,13 @@ def deltas_change(
     if not given:
         return None
     if before is not None and before.version == begun.version:
-        return {"c": values.write_changes(tuple(given))}
+        return _write_changes(given)
     return {"w": values.state_tree(begun.like, values.changed_fields(begun.fields, given)), "v": begun.version}
+
+
+def _write_changes(given: Sequence[values.Change]) -> Mapping[str, object]:
+    # Versions before patches would have taken one for an append. They look for changes under "c".
+    return {"p" if any(change.op == "patch" for change in given) else "c": values.write_changes(given)}
 
 
 def begins_at(entry: RunEntry) -> int:

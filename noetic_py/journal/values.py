@@ -24,6 +24,7 @@ from noetic_py.core.types import version_order
 from noetic_py.core.values import is_array, is_dict, is_list
 from noetic_py.errors import BudgetExceeded, CodecError, ItemSchemaMismatch, NoeticError
 from noetic_py.journal.fields import Fits, ValueKind, or_none, write_fields
+from noetic_py.journal.patches import difference, is_patch, patched, touched
 
 WHOLE = ""
 """The key of a state that has no fields: a list, a set, a dict whose keys are not names."""
@@ -97,6 +98,9 @@ def _change(key: str, old: Known, now: Known) -> Change:
         # Compared by bytes: in Python 1, 1.0 and True are equal, stored they are not.
         if length < len(now.tree) and dump(now.tree[:length]) == old.data:
             return Change("append", key, before, now.tree[length:], now.value is old.value)
+    operations = difference(old.tree, now.tree, len(now.data))
+    if operations is not None:
+        return Change("patch", key, before, operations, now.value is old.value)
     return Change("set", key, before, now.tree, now.value is old.value)
 
 
@@ -141,24 +145,67 @@ def _apply(state: object, given: Sequence[Change], codec: Codec) -> None:
         if change.op == "unset":
             _unset(state, change.key)
             continue
-        value = codec.decode(change.tree, hints.get(change.key, object))
         old = state_fields(state).get(change.key)
-        if change.op == "append":
-            if not is_list(old):
-                raise CodecError("is not a list, so nothing can be appended to it", where=f"state.{change.key}")
-            value = [*old, *value]
+        try:
+            value = changed_value(old, change, hints.get(change.key, object), codec)
+        except CodecError as error:
+            raise inside(error, f"state.{change.key}") from error
         # Holders of the object see it change, as when it was changed.
         _set(state, change.key, _put_into(old, value) if change.kept else value)
 
 
+def changed_value(old: object, change: Change, kind: object, codec: Codec) -> Any:
+    """What a field, or a state without fields, holds after a change other than `"unset"`.
+
+    Args:
+        old: What it holds.
+        change: The change.
+        kind: The type that it is read as.
+        codec: What reads it.
+
+    Raises:
+        CodecError: The change does not fit.
+    """
+    if change.op == "patch":
+        return codec.decode(patched(codec.encode(old), change.tree), kind)
+    value = codec.decode(change.tree, kind)
+    if change.op == "append":
+        if not is_list(old):
+            raise CodecError("is not a list, so nothing can be appended to it")
+        return [*old, *value]
+    return value
+
+
+def changed_tree(old: object, change: Change) -> object:
+    """The same of stored forms.
+
+    Raises:
+        CodecError: The change does not fit.
+    """
+    if change.op == "patch":
+        return patched(old, change.tree)
+    if change.op == "append":
+        if not is_list(old):
+            raise CodecError("is not a list, so nothing can be appended to it")
+        return [*old, *change.tree]
+    return change.tree
+
+
 def require_readable(
-    state: object, given: Iterable[Change], codec: Codec, *, declared: object = None, where: str = "state"
+    state: object,
+    given: Iterable[Change],
+    known: Mapping[str, Known],
+    codec: Codec,
+    *,
+    declared: object = None,
+    where: str = "state",
 ) -> None:
     """Refuse changes of a state that could be stored, and from which its values could not be made again.
 
     Args:
         state: The state.
         given: The changes.
+        known: Its fields after them.
         codec: What stores it.
         declared: The type that it is read as when it is stored as a whole; its class when left out.
         where: What it is called.
@@ -173,9 +220,21 @@ def require_readable(
         if change.op == "unset":
             continue
         try:
-            codec.require_readable(change.tree, hints.get(change.key, object) if change.key else whole)
+            _require_readable(change, known, hints.get(change.key, object) if change.key else whole, codec)
         except CodecError as error:
             raise inside(error, f"{where}.{change.key}" if change.key else where) from error
+
+
+def _require_readable(change: Change, known: Mapping[str, Known], kind: object, codec: Codec) -> None:
+    if change.op != "patch":
+        codec.require_readable(change.tree, kind)
+        return
+    now: object = known[change.key].tree
+    try:
+        codec.require_readable(touched(now, change.tree), kind)
+    except CodecError:
+        # The type may ask for what was there before: a tuple for all its elements.
+        codec.require_readable(now, kind)
 
 
 def field_trees(tree: object) -> dict[str, object]:
@@ -213,19 +272,17 @@ def changed_fields(fields: Mapping[str, object], given: Iterable[Change]) -> Map
     """The stored fields of a state after changes.
 
     Raises:
-        CodecError: Something was appended to what is not a list.
+        CodecError: A change does not fit the field.
     """
     made = dict(fields)
     for change in given:
         if change.op == "unset":
             made.pop(change.key, None)
-        elif change.op == "set":
-            made[change.key] = change.tree
-        else:
-            old = made.get(change.key)
-            if not is_list(old):
-                raise CodecError("is not a list, so nothing can be appended to it", where=f"state.{change.key}")
-            made[change.key] = [*old, *change.tree]
+            continue
+        try:
+            made[change.key] = changed_tree(made.get(change.key), change)
+        except CodecError as error:
+            raise inside(error, f"state.{change.key}") from error
     return made
 
 
@@ -237,11 +294,8 @@ def _apply_whole(state: Any, given: Sequence[Change], codec: Codec) -> None:
         restore_state(state, StateBag() if bag else {})
         apply_changes(state, [change for change in given if change.key != WHOLE], codec)
         return
-    value = codec.decode(whole.tree, object if bag else state.__class__)
-    if whole.op == "append":
-        state.extend(value)
-    else:
-        restore_state(state, StateBag(value) if bag else value)
+    value = changed_value(dict(state.view()) if bag else state, whole, object if bag else state.__class__, codec)
+    restore_state(state, StateBag(value) if bag else value)
 
 
 def _put_into(old: Any, new: Any) -> object:
@@ -333,14 +387,14 @@ class Change:
     """How one field of a state was changed.
 
     Attributes:
-        op: `"set"`, `"unset"`, or `"append"` to a list.
+        op: `"set"`, `"unset"`, `"append"` to a list, or `"patch"` for a part of it.
         key: The field.
         before: A digest of what it was, `None` when it was not there.
-        tree: Stored form of what was set, or of what was appended.
+        tree: Stored form of what was set, or of what was appended; or the operations of a patch.
         kept: Whether the field holds the same object as before, which was changed in place.
     """
 
-    op: Literal["set", "unset", "append"]
+    op: Literal["set", "unset", "append", "patch"]
     key: str
     before: str | None
     tree: Any = None
@@ -443,16 +497,17 @@ def _is_change(value: object) -> bool:
         return False
     op, key, before, tree, *kept = value
     return (
-        op in ("set", "unset", "append")
+        op in ("set", "unset", "append", "patch")
         and is_text(key)
         and is_optional_text(before)
         and (op != "append" or is_list(tree))
+        and (op != "patch" or is_patch(tree))
         and all(map(is_flag, kept))
     )
 
 
-_is_changes = each_of(_is_change)
-_is_layers = each_of(pair_of(is_text, _is_changes))
+is_changes: Fits = each_of(_is_change)
+_is_layers = each_of(pair_of(is_text, is_changes))
 _is_control = object_of(
     {
         "kind": is_one_of(StopKind),
@@ -737,7 +792,7 @@ ITEMS = ValueKind(
 )
 CHANGES = ValueKind(
     "a list of changes, each [op, key, before, value]",
-    _is_changes,
+    is_changes,
     lambda delta, _: write_changes(delta),
     lambda tree, _: read_changes(tree),
 )
@@ -749,7 +804,7 @@ LAYERS = ValueKind(
 )
 REVISED_CHANGES = ValueKind(
     "a list of [position, changes]",
-    each_of(pair_of(is_count, _is_changes)),
+    each_of(pair_of(is_count, is_changes)),
     lambda deltas, _: [[position, write_changes(delta)] for position, delta in deltas.items()],
     lambda tree, _: {position: read_changes(delta) for position, delta in tree},
 )

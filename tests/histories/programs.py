@@ -1344,3 +1344,35 @@ def far_along() -> Program:
     rounds = loop(tells, until=until.max_rounds(3), id="rounds")
     paths = race([pages, waits], id="either")
     return Program(sequence(pages, rounds, paths, twice, says, id="flow"))
+
+
+@program
+def patched() -> Program:
+    """A state whose fields grow and change in part: a text, a dict, a dict in a dict, and lists of both."""
+
+    @step
+    async def grows(x: int, ctx: Ctx) -> int:
+        began(ctx)
+        state: Any = ctx.state
+        state["text"] += f"and what was said in round {x} "
+        state["table"][f"row {x}"] = {"n": x, "words": f"word {x} " * 4}
+        state["table"].pop(f"row {x - 3}", None)
+        state["table"]["all"]["seen"][f"in {x}"] = [x, float(x), x == 1]
+        state["people"][x % 2]["said"] += f"something in round {x} "
+        state["people"].insert(1, {"said": f"as number {x} "})
+        return x + 1
+
+    @step
+    async def around(x: int, ctx: Ctx) -> int:
+        began(ctx)
+        state: Any = ctx.state
+        state["table"]["all"]["rounds"] = x
+        made = await grows(x, ctx)
+        state["text"] = state["text"].replace("said", "SAID", 1)
+        return made
+
+    def state() -> StateBag:
+        table = {"all": {"seen": {f"before {each}": "x" * 20 for each in range(5)}, "rounds": None}}
+        return StateBag({"text": "it began so " * 9, "table": table, "people": [{"said": "hello " * 9}, {"said": ""}]})
+
+    return Program(loop(around, until=until.max_rounds(4), id="rounds"), state=state)

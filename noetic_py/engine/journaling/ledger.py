@@ -693,7 +693,7 @@ def capture(frame: Frame) -> tuple[values.Change, ...]:
     try:
         now = values.known_fields(scope.state, store.codec)
         delta = values.changes(scope.known or {}, now)
-        values.require_readable(scope.state, delta, store.codec)
+        values.require_readable(scope.state, delta, now, store.codec)
     except errors.CodecError as error:
         error.at(frame.at)
         raise
@@ -715,7 +715,12 @@ def capture_layer_states(frame: Frame) -> values.LayerDeltas:
         for layer, delta in deltas:
             kind = frame.x.layers.state_type(layer)
             values.require_readable(
-                scope.layer_states.get(layer), delta, store.codec, declared=kind, where=f"memory.{layer}"
+                scope.layer_states.get(layer),
+                delta,
+                after.form(layer, store.codec),
+                store.codec,
+                declared=kind,
+                where=f"memory.{layer}",
             )
     except errors.CodecError as error:
         error.at(frame.at)
