@@ -7,7 +7,7 @@ names it under the entry-point group `noetic_py`. Plugins are loaded when a [`Ha
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cache, partial
 from importlib import import_module, metadata
 from types import ModuleType
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GROUP",
     "BackendRegistry",
+    "CommandRegistry",
     "HookRegistry",
     "ItemTypeRegistry",
     "LayerRegistry",
@@ -43,6 +44,7 @@ __all__ = [
     "TransformRegistry",
     "hookimpl",
     "load_plugins",
+    "load_working_plugins",
 ]
 
 GROUP = "noetic_py"
@@ -424,6 +426,48 @@ class TransformRegistry:
         return sorted(self._known)
 
 
+class CommandRegistry:
+    """Takes the commands that plugins add to `noetic`.
+
+    Attributes:
+        by_name: What makes each command, and the plugin it is of.
+    """
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, tuple[Callable[[], object], str]] = {}
+        self.plugin = ""
+
+    def command(self, name: str, factory: Callable[[], object], /) -> None:
+        """Add `noetic NAME`.
+
+        Args:
+            name: Letters, digits and dashes.
+            factory: Makes the command, a `typer.Typer` with one command or several. It is called when `noetic` needs
+                the command, so that nothing else imports typer.
+
+        Raises:
+            PluginError: The name is taken, by `noetic` itself too, or is not valid.
+        """
+        if not _is_prefix(name):
+            raise PluginError(
+                f"{name!r} is not a valid name for a command; expected letters, digits and dashes",
+                hint='registry.command("acme", make_app)',
+            )
+        _check_factory(factory, self.plugin)
+        if name.lower() in _COMMANDS:
+            raise PluginError(
+                f"plugin {self.plugin!r} provides the command {name!r}, which noetic has itself",
+                hint="give it the name of the plugin",
+            )
+        taken = _twin(self.by_name, name)
+        if taken is not None:
+            raise PluginError(
+                f"plugins {taken[1]!r} and {self.plugin!r} both provide the command {name!r}",
+                hint=f"allow one of them: Harness(plugins=[...]) or {ALLOW_LIST}",
+            )
+        self.by_name[name] = (factory, self.plugin)
+
+
 class PluginRegistry:
     """Takes everything that a plugin has, in the one hook `noetic_register`.
 
@@ -493,6 +537,14 @@ class PluginRegistry:
         """
         registry_of(self._plugins.hooks, self.plugin).hook(hook)
 
+    def command(self, name: str, factory: Callable[[], object], /) -> None:
+        """Add a command to `noetic`; as `register_commands` does.
+
+        Raises:
+            PluginError: The name is taken, or is not valid.
+        """
+        registry_of(self._plugins.commands, self.plugin).command(name, factory)
+
 
 # The library's own layers, by the names of their classes in `noetic_py.memory`.
 _LAYERS = {
@@ -517,6 +569,33 @@ _LAYERS = {
     "tool-memory": "ToolMemory",
     "working-memory": "WorkingMemory",
 }
+
+
+# The commands of `noetic` itself; a test compares them.
+_COMMANDS = frozenset(
+    {
+        "answer",
+        "complete",
+        "demo",
+        "diff",
+        "doctor",
+        "examples",
+        "fork",
+        "graph",
+        "mcp",
+        "memory",
+        "new",
+        "plugins",
+        "prune",
+        "resume",
+        "run",
+        "runs",
+        "show",
+        "tail",
+        "verify",
+        "wrap-up",
+    }
+)
 
 
 def _built_in(scheme: str, runtime: Runtime, rest: str) -> CheckpointBackend:
@@ -552,6 +631,7 @@ class Plugins:
         self.services: ServiceRegistry = ServiceRegistry()
         self.transforms: TransformRegistry = TransformRegistry()
         self.hooks: HookRegistry = HookRegistry()
+        self.commands: CommandRegistry = CommandRegistry()
 
     def backend(self, checkpoints: object, transforms: Sequence[RecordTransform] = ()) -> CheckpointBackend | None:
         """The backend of a harness; `None` without one.
@@ -603,6 +683,7 @@ class Plugins:
             "register_services": self.services,
             "register_record_transforms": self.transforms,
             "register_hooks": self.hooks,
+            "register_commands": self.commands,
             "noetic_register": PluginRegistry(self),
         }
         self.calls.register()
@@ -622,11 +703,38 @@ def load_plugins(allowed: Iterable[object] | None = None, *, runtime: Runtime = 
             hook, or one of another form.
         ConfigError: `allowed` is not a list of names and plugins; code `"plugins"`.
     """
+    return _load(_wanted(allowed), runtime)
+
+
+def load_working_plugins() -> tuple[Plugins, Sequence[PluginError]]:
+    """Load the plugins that a harness would load, without those that fail: for programs that look at plugins.
+
+    Returns:
+        The plugins, and for each that was left out why.
+
+    Raises:
+        PluginError: A name of `NOETIC_PLUGINS` is not installed, or is there twice.
+    """
+    wanted, working, problems = _wanted(None), list[str](), list[PluginError]()
+    try:
+        return _load(wanted, SYSTEM), ()
+    except PluginError:
+        for point in _entry_points(wanted.names, wanted.left_out):
+            try:
+                _load(wanted, SYSTEM, only=(*working, point.name))
+                working.append(point.name)
+            except PluginError as error:
+                problems.append(error)
+    return _load(wanted, SYSTEM, only=working), problems
+
+
+def _load(wanted: _Wanted, runtime: Runtime, only: Container[str] | None = None) -> Plugins:
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(Hooks)
     plugins = Plugins(manager, runtime)
-    wanted = _wanted(allowed)
     for point in _entry_points(wanted.names, wanted.left_out):
+        if only is not None and point.name not in only:
+            continue
         known = LoadedPlugin.of(point, wanted.without(point.name))
         try:
             plugin = point.load()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import subprocess
 import sys
@@ -119,6 +120,68 @@ def test_a_new_plugin_is_built_installed_and_passes_the_contract(shell: Shell, t
     shell.folder = tmp_path
     listed = shell.run("plugins", PYTHONPATH=str(tmp_path / "installed"))
     assert "Tide-notes 0.1.0" in listed.stdout, listed.stdout + listed.stderr
+
+
+TIDE_COMMANDS = """
+import typer
+from noetic_py.plugins import hookimpl
+
+def make():
+    app = typer.Typer()
+
+    @app.command()
+    def height(port: str, feet: bool = False):
+        "Print the height of high water."
+        typer.echo(f"{port}: {'22.6 ft' if feet else '6.9 m'}")
+
+    return app
+
+@hookimpl
+def register_commands(registry):
+    registry.command("height", make)
+"""
+LOST_COMMAND = """
+from noetic_py.plugins import hookimpl
+
+@hookimpl
+def register_commands(registry):
+    registry.command("lost", dict)
+"""
+
+
+def test_plugins_add_commands_and_a_broken_one_leaves_the_others_working(shell: Shell) -> None:
+    for name, text in {
+        "tides": TIDE_COMMANDS,
+        "zz_again": TIDE_COMMANDS,
+        "broken": "import no_such_module",
+        "lost": LOST_COMMAND,
+    }.items():
+        (shell.folder / f"{name}.py").write_text(text)
+        info = shell.folder / f"{name}-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {name}\nVersion: 1\n")
+        (info / "entry_points.txt").write_text(f"[noetic_py]\n{name} = {name}\n")
+    path = os.pathsep.join([str(shell.folder), str(ROOT)])
+    ran = shell.run("height", "Brest", "--feet", PYTHONPATH=path, NOETIC_PLUGINS="tides")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "Brest: 22.6 ft\n", "")
+    helped = shell.run("--help", PYTHONPATH=path)
+    assert helped.returncode == 0
+    assert "  height    Print the height of high water.\n" in helped.stdout
+    assert "  runs      List the stored runs" in helped.stdout
+    told = [line for line in helped.stderr.splitlines() if line.startswith("error: ")]
+    assert told == [
+        "error: plugin 'broken' failed to load (broken 1): ModuleNotFoundError: No module named 'no_such_module'",
+        "error: plugins 'tides' and 'zz_again' both provide the command 'height'",
+        "error: plugin 'lost' gives dict as the command 'lost'; expected a typer.Typer",
+    ]
+    # What is not asked for costs nothing, and says nothing.
+    assert shell.run("runs", PYTHONPATH=path).stderr == shell.run("runs", NOETIC_PLUGINS="").stderr
+    unknown = shell.run("heigth", PYTHONPATH=path, NOETIC_PLUGINS="tides")
+    assert (unknown.returncode, "No such command 'heigth'" in unknown.stderr) == (2, True)
+    listed = shell.run("plugins", PYTHONPATH=path, NOETIC_PLUGINS="broken,tides")
+    assert (listed.returncode, listed.stdout.split()) == (1, ["tides", "tides", "1", "register_commands"])
+    assert "plugin 'broken' failed to load (broken 1)" in listed.stderr
+    assert "NOETIC_PLUGINS=" in listed.stderr
 
 
 @pytest.mark.parametrize("name", ["a b", "2notes", "class"])

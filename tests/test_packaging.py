@@ -230,3 +230,14 @@ def test_the_page_of_dependencies_names_each_with_the_release_of_the_lock() -> N
     page = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
     shown = re.findall(r"^\| (?:[^|]* \| )?([\w-]+) \| [^|]* \| [^|]* \| (\S+), \d{4}-\d\d-\d\d \|", page, re.MULTILINE)
     assert dict(shown) == {name: releases[name] for name in names if not name.startswith("noetic-")}
+
+
+def test_the_page_of_known_plugins_names_each_with_the_contract_that_its_tests_have() -> None:
+    page = (ROOT / "docs" / "guides" / "known-plugins.md").read_text()
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `noetic-")]
+    told = {row[0].strip("| `"): set(re.findall(r"\w+Contract", row[3])) for row in rows}
+    found: dict[str, set[str]] = {}
+    for folder in ROOT.glob("plugins/*/"):
+        tests = "".join(path.read_text() for path in folder.glob("tests/*.py"))
+        found[folder.name] = set(re.findall(r"\b(?:Backend|ItemType|Layer|Model)Contract\b", tests))
+    assert told == found

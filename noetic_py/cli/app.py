@@ -11,13 +11,15 @@ import typer
 
 from noetic_py.cli.loading import load_flow
 from noetic_py.cli.output_capture import captured_output
-from noetic_py.cli.report import USAGE, print_error, write_out
+from noetic_py.cli.plugin_commands import CommandGroup
+from noetic_py.cli.report import FAILED, USAGE, print_error, write_out
 from noetic_py.cli.running import RunRequest, ViewOptions, run_request
 from noetic_py.errors import NoeticError
 from noetic_py.harness import Harness
 
 app: typer.Typer = typer.Typer(
     name="noetic",
+    cls=CommandGroup,
     help="Run and draw agent workflows, and look after stored runs.",
     add_completion=True,
     no_args_is_help=True,
@@ -373,16 +375,19 @@ def prune(
 
 @plugins_app.callback(invoke_without_command=True)
 def plugins(context: typer.Context, json: Json = False, trace: Trace = False) -> None:
-    """List the plugins that are loaded, with their packages and what they register."""
+    """List the plugins that are loaded, with their packages and what they register. Exit code 1 if one is broken."""
     if context.invoked_subcommand is not None:
         return
     from noetic_py.cli import stored_runs
     from noetic_py.cli.show import plugins_json, plugins_text
-    from noetic_py.plugins import load_plugins
+    from noetic_py.plugins import load_working_plugins
 
     def work() -> int:
-        write_out((plugins_json if json else plugins_text)(load_plugins().loaded))
-        return 0
+        found, problems = load_working_plugins()
+        write_out((plugins_json if json else plugins_text)(found.loaded))
+        for problem in problems:
+            print_error(problem, None, trace=trace)
+        return FAILED if problems else 0
 
     raise typer.Exit(stored_runs.guarded(work, trace=trace))
 
