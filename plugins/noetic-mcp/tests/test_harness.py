@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from noetic_mcp import McpResources, McpServer, McpTools
 
 from noetic_py import (
@@ -32,7 +33,7 @@ HERE = Path(__file__).parent
 
 
 def served(name: str, **options: Any) -> McpServer:
-    return McpServer.stdio(name, [sys.executable, str(HERE / "served.py"), "stdio"], **options)
+    return McpServer.stdio(name, warm.command(), **options)
 
 
 def call(name: str, **arguments: Any) -> FunctionCall:

@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+import warm
 from noetic_mcp import McpProtocolError, McpServer
 
 from noetic_py import (
@@ -31,7 +32,7 @@ HERE = Path(__file__).parent
 
 
 def modern(**options: Any) -> McpServer:
-    return McpServer.stdio("one", [sys.executable, str(HERE / "served.py"), "stdio"], **options)
+    return McpServer.stdio("one", warm.command(), **options)
 
 
 def earlier(**options: Any) -> McpServer:

@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+import warm
 from noetic_mcp import (
     McpConnectionLost,
     McpError,
@@ -29,11 +30,10 @@ from noetic_py import InputFile, InputImage, InputText, Secret
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
 
 HERE = Path(__file__).parent
-SERVED = [sys.executable, str(HERE / "served.py"), "stdio"]
 
 
 def served(name: str = "served", **options: Any) -> McpServer:
-    return McpServer.stdio(name, SERVED, **options)
+    return McpServer.stdio(name, warm.command(), **options)
 
 
 def by_hand(*arguments: str, **options: Any) -> McpServer:
