@@ -64,8 +64,10 @@ def watched(item: pytest.Item) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hand the files to the workers in the order of `pytest_collection_modifyitems`."""
+    """Hand the files to the workers in the order of `pytest_collection_modifyitems`, and collect quickly."""
     config.option.loadscopereorder = False
+    # What is collected stays, so there is no garbage to look for: that took a fifth of the time.
+    gc.disable()
 
 
 @pytest.hookimpl(trylast=True)
@@ -88,6 +90,7 @@ def pytest_collection_finish() -> None:
     given(none())(settings(max_examples=1, database=None)(lambda _: None))()
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -31,6 +31,7 @@ from noetic_py.errors import (
     StepFailed,
     UnknownKeyword,
 )
+from tests.properties.checks import FULL
 
 LIBRARY = f"{Path(noetic_py.__file__).parent}/"
 """What the frames of the library begin with, wherever it is; the folder of a clone may have its name too."""
@@ -1097,8 +1098,15 @@ INTERRUPTED = [
 ]
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "trio"])
-@pytest.mark.parametrize(("way", "where", "command"), INTERRUPTED)
+@pytest.mark.parametrize(
+    ("loop", "way", "where", "command"),
+    # In the sample the two event loops take turns.
+    [
+        (loop, *each)
+        for number, each in enumerate(INTERRUPTED)
+        for loop in (("asyncio", "trio") if FULL else (("asyncio", "trio")[number % 2],))
+    ],
+)
 def test_ctrl_c_says_last_what_it_has_interrupted_and_how_to_go_on(
     loop: str, way: str, where: str, command: str, tmp_path: Path
 ) -> None:
