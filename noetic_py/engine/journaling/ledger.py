@@ -553,6 +553,8 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
         run.in_flight.discard((frame.at, frame.attempt))
         if parent is not None and parent.ends_by == "race":
             _note_begun(parent, frame)
+    if run.unacknowledged and frame.noted:
+        deliveries.release(run, frame)
     if frame.prepared is not None:
         _append_prepared(frame, frame.prepared)
         return
@@ -561,7 +563,6 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
         record.items = _last_segment(frame)
     if frame.noted:
         note_used(record, frame)
-        deliveries.release(run, frame)
     run.journal.append(record)
     if run.bus.active:
         _publish_finished(frame, record)
@@ -569,7 +570,6 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
 
 def _append_prepared(frame: Frame, record: StepFinished) -> None:
     run = frame.x.run
-    deliveries.release(run, frame)
     # The position of the step's commit can be forked at: it is the last record of it.
     run.settle()
     run.journal.append(record)
