@@ -38,6 +38,10 @@ SHOWN = {
         "completed: 400 g, 400 g, 500 g; 1300 g in all\n",
         "weighed: book, lamp, lamp, shoes",
     ],
+    "evaluation": [
+        "plain: 33% right, 36 tokens a run\n  wrong: It is 6.9 m.\n",
+        "strict: 100% right, 36 tokens a run\n",
+    ],
     "handoff": [
         "The tap drips. -> a plumber comes tomorrow\n  front desk, repairs\n",
         "-> nothing to pay: the pipe was ours to mend\n  front desk, bills, repairs, bills\n",

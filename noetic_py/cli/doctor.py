@@ -22,6 +22,7 @@ _Grade: TypeAlias = Literal["ok", "note", "failed"]
 _TESTED = "Programming Language :: Python :: "
 _EXTRAS = (
     ("embeddings", "wordllama", "SemanticRecall by word vectors"),
+    ("evals", "pydantic-evals", "evaluation of flows"),
     ("prices", "genai-prices", "prices of models"),
 )
 

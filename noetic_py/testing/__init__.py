@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from noetic_py.testing.cassettes import Cassette, CassetteMismatch
     from noetic_py.testing.conformance import BackendContract, DamageContract, LastingContract
+    from noetic_py.testing.evaluation import evaluation_task
     from noetic_py.testing.faults import Died, FaultyBackend
     from noetic_py.testing.item_types import ItemTypeContract
     from noetic_py.testing.layers import LayerContract
@@ -56,6 +57,7 @@ __all__ = [
     "VirtualRuntime",
     "assert_expected_outcome",
     "assert_resumable_everywhere",
+    "evaluation_task",
     "expected_outcome",
     "random_program",
 ]
@@ -85,6 +87,7 @@ _MODULES = {
     "VirtualRuntime": "noetic_py.testing.virtual",
     "assert_expected_outcome": "noetic_py.testing.random_programs",
     "assert_resumable_everywhere": "noetic_py.testing.resumable",
+    "evaluation_task": "noetic_py.testing.evaluation",
     "expected_outcome": "noetic_py.testing.random_programs",
     "random_program": "noetic_py.testing.random_programs",
 }
