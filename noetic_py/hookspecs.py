@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Container, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from importlib import metadata
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -103,6 +103,12 @@ def registry_of(registry: R, plugin: str) -> R:
     return seen
 
 
+@cache
+def _name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
+    # Each of the two parses a file, and what is installed does not change under a running program.
+    return distribution.name, distribution.version
+
+
 @frozen
 class LoadedPlugin:
     """A plugin that is loaded.
@@ -126,7 +132,7 @@ class LoadedPlugin:
         """The plugin of an entry point."""
         if point.dist is None:
             return cls(point.name, without=without)
-        return cls(point.name, point.dist.name, point.dist.version, without=without)
+        return cls(point.name, *_name_and_version(point.dist), without=without)
 
     @property
     def package(self) -> str:
