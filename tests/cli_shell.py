@@ -7,10 +7,13 @@ import os
 import subprocess
 import sys
 import textwrap
+from copy import copy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from noetic_py.cli.app import run_command_line
 
@@ -78,6 +81,10 @@ class Shell:
         )
 
 
+command_of = cache(get_command)
+"""The parser of a command line. Making it takes longer than most commands do, and each would make it anew."""
+
+
 class Inside(Shell):
     """The same in this process, which takes a fraction of the time: for tables of cases."""
 
@@ -92,6 +99,8 @@ class Inside(Shell):
             patch.setattr(sys, "argv", ["noetic", *arguments])
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin or b"")))
             patch.setattr(sys, "path", [*sys.path])
+            # A copy, for a group keeps the commands of the plugins that it has loaded.
+            patch.setattr("typer.main.get_command", lambda app: copy(command_of(app)))
             patch.delenv("NOETIC_DB", raising=False)
             for name, value in extra.items():
                 patch.setenv(name, value)
