@@ -122,12 +122,14 @@ class LayerStore(Protocol):
         first: The states that the execution began with.
         recalled: What layers that recall now and then have recalled last, by layer.
         parents: Of a child the states that its parent's layers had when it looked last.
+        warned: The layers of a fork that were warned that values in storage are not those of its point.
     """
 
     copiers: dict[str, tuple[Any, Callable[[Any], Any]]]
     first: dict[str, object]
     recalled: dict[str, Any]
     parents: dict[str, object]
+    warned: set[str]
 
     def storage(self, layer: AnyLayer, namespace: str = "data") -> LayerStorage:
         """The layer's part of the store."""

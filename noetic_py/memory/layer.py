@@ -333,7 +333,9 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
 
     @property
     def storage(self) -> LayerStorage:
-        """Values beside the state, for the layer's own scope.
+        """Values beside the state, for the layer's own scope; they are not part of the journal.
+
+        A write takes effect at once: a failed or repeated attempt, a crash and a fork do not undo it.
 
         Raises:
             NoContextError: The layer is in no run.

@@ -111,6 +111,10 @@ def places_of(scope: Scope, owner: str) -> Sequence[tuple[str, ...]]:
 class LayerStorage:
     """The values that a layer keeps beside its state, for its own scope; no key can reach those of another.
 
+    They are not part of the journal. A write takes effect at once, for all runs that share the scope, and nothing
+    undoes it: a step that fails or is tried again, a process that dies, and a fork find what was written. So write in a
+    way that may be repeated, and keep in `state` what has to agree with the conversation.
+
     What is stored goes through the library's codec: plain data, attrs and pydantic values, dates, bytes.
 
     Args:

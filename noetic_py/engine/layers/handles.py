@@ -217,8 +217,15 @@ class Live:
 
     @property
     def storage(self) -> LayerStorage:
-        """The layer's own part of the store."""
-        return self._frame.x.layer_store.storage(self._layer)
+        """The layer's own part of the store; a fork is warned once for each layer."""
+        run, layer_store = self._frame.x.run, self._frame.x.layer_store
+        if run.forked and self._layer.id not in layer_store.warned:
+            layer_store.warned.add(self._layer.id)
+            self.warn(
+                f"it keeps values in storage, which is not part of the journal: this fork of run {run.forked[-1][0]!r} "
+                "also finds what was stored after its point"
+            )
+        return layer_store.storage(self._layer)
 
     @property
     def runtime(self) -> Runtime:

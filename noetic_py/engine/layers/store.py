@@ -85,7 +85,7 @@ class StoredLayers:
     crash knows by that whether the store has what it wrote itself.
     """
 
-    __slots__ = ("_calls", "_lock", "_mirrored", "_x", "copiers", "first", "parents", "recalled")
+    __slots__ = ("_calls", "_lock", "_mirrored", "_x", "copiers", "first", "parents", "recalled", "warned")
 
     def __init__(self, x: Execution) -> None:
         self._x = x
@@ -100,6 +100,7 @@ class StoredLayers:
         self.recalled: dict[str, object] = {}
         # For a child: the states that its parent's layers had when it last read them.
         self.parents: dict[str, object] = dict(x.born)
+        self.warned: set[str] = set()
 
     # -- the store
 

@@ -110,6 +110,9 @@ class SemanticRecall(MemoryLayer[Remembered]):
 
     Used by itself, in no run, it keeps its passages in memory: `remember` and `search` do the same there.
 
+    Passages are in `storage` and not in the journal: a fork finds those that were stored after its point too, which a
+    `LayerWarned` event says, and what a failed attempt has remembered stays.
+
     Passages with vectors of another embedder cannot be compared with a query, so they are not found. While there are
     such passages, each run says so with a `LayerWarned` event and a log record; `reindex` gives them new vectors.
 
