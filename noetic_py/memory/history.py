@@ -127,6 +127,8 @@ def _listing(items: Sequence[Item], history: Sequence[Item]) -> HistoryListing:
     entries: list[tuple[int, int] | Item] = []
     place = end = len(history)
     start: int | None = None
+    # Of one item in two places the first: later entries come first here.
+    places = {id(each): at for at, each in zip(range(end - 1, -1, -1), reversed(history), strict=True)}
     for item in reversed(items):
         if place and history[place - 1] is item:
             place -= 1
@@ -135,8 +137,8 @@ def _listing(items: Sequence[Item], history: Sequence[Item]) -> HistoryListing:
             start = place
         elif place < end:
             entries.append((place, end))
-        found = next((at for at in range(place) if history[at] is item), None)
-        if found is not None:
+        found = places.get(id(item))
+        if found is not None and found < place:
             place, end = found, found + 1
             continue
         entries.append(item)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path, PosixPath, WindowsPath
 from types import CoroutineType
 from typing import Any, Final, TypeVar, overload
@@ -263,6 +264,7 @@ def unreadable(error: CodecError) -> CodecError:
 
 _MARK: Final = "$"
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
+_TEXT: Final = frozenset({str})
 
 
 def _encode(value: object, depth: int) -> Any:
@@ -305,7 +307,7 @@ def _encode_dict(value: dict[Any, object], depth: int) -> object:
         raise LimitExceeded(
             "keys of an object", structure.MAX_KEYS, hint="keep it in a list, or in a database of its own"
         )
-    if _MARK in value or not all(type(key) is str for key in value):
+    if _MARK in value or not _TEXT.issuperset(map(type, value)):
         pairs = [
             [_encode_at(f"[{key!r:.60}]", key, depth + 2), _encode_at(f"[{key!r:.60}]", part, depth + 2)]
             for key, part in value.items()
@@ -366,19 +368,16 @@ _ENCODERS: Final[dict[type, Callable[[Any, int], object]]] = {
 }
 
 
-def _encode_instance(value: Any, kind: type[Any], depth: int) -> dict[str, object]:
+def _encode_instance(value: Any, kind: Any, depth: int) -> dict[str, object]:
     if isinstance(value, ItemBase):
         return _encode_item(value)
     if isinstance(value, Enum):
         return {_MARK: "enum", "t": kind.__name__, "v": _encode(value.value, depth + 1)}
     if isinstance(value, NoeticError):
         return {_MARK: "error", **encode_failure(value, depth, _encode)}
-    if attrs.has(kind):
-        return _encode_fields(value, kind, [field.name for field in attrs.fields(kind)], depth)
-    if dataclasses.is_dataclass(kind):
-        return _encode_fields(value, kind, [field.name for field in dataclasses.fields(kind)], depth)
-    if structure.is_named_tuple(kind):
-        return _encode_fields(value, kind, kind._fields, depth)
+    names = _field_names(kind)
+    if names is not None:
+        return _encode_fields(value, kind, names, depth)
     if structure.is_model(kind):
         return {_MARK: "object", "t": kind.__name__, "v": _encode(_model_fields(value), depth + 1)}
     hint = "use an attrs class, a dataclass, a pydantic model or plain values; a client goes into services="
@@ -387,11 +386,23 @@ def _encode_instance(value: Any, kind: type[Any], depth: int) -> dict[str, objec
     raise structure.Unfit(f"a {kind.__module__}.{structure.type_name(kind)} cannot be stored", hint=hint)
 
 
+@lru_cache(1024)
+def _field_names(kind: Any) -> Sequence[str] | None:
+    """The fields of an attrs class, a dataclass or a named tuple; `None` for another class."""
+    if attrs.has(kind):
+        return [field.name for field in attrs.fields(kind)]
+    if dataclasses.is_dataclass(kind):
+        return [field.name for field in dataclasses.fields(kind)]
+    fields: Sequence[str] | None = kind._fields if structure.is_named_tuple(kind) else None
+    return fields
+
+
 def _encode_fields(value: object, kind: type, names: Iterable[str], depth: int) -> dict[str, object]:
     # Next to the mark rather than below it: a nested state is half as deep. No field's name can be the mark.
     encoded: dict[str, object] = {_MARK: f"object:{kind.__name__}"}
     for name in names:
-        encoded[name] = _encode_at(f".{name}", getattr(value, name), depth)
+        part: object = getattr(value, name)
+        encoded[name] = part if part.__class__ in _PLAIN else _encode_at(f".{name}", part, depth)
     return encoded
 
 
@@ -419,6 +430,8 @@ def _encode_item(item: ItemBase) -> dict[str, object]:
 
 
 def _decode(node: object) -> object:
+    if node.__class__ in _PLAIN:
+        return node
     if is_list(node):
         return [_decode(part) for part in node]
     if not is_dict(node):
@@ -427,7 +440,10 @@ def _decode(node: object) -> object:
         return {key: _decode(part) for key, part in node.items()}
     tag = node[_MARK]
     if isinstance(tag, str) and tag.startswith("object:"):
-        return structure.StoredInstance(tag[7:], {key: _decode(part) for key, part in node.items() if key != _MARK})
+        fields = {
+            key: part if part.__class__ in _PLAIN else _decode(part) for key, part in node.items() if key != _MARK
+        }
+        return structure.StoredInstance(tag[7:], fields)
     decode = _DECODERS.get(tag) if isinstance(tag, str) else None
     if decode is None:
         raise structure.Unfit(f"is marked {tag!r:.60}, which this version does not know")

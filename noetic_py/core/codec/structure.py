@@ -55,6 +55,10 @@ if TYPE_CHECKING:
 MAX_KEYS: Final = 250_000
 """How many keys one object of JSON may have."""
 
+_ATOMS: Final = frozenset({str, int, float, bool, type(None)})
+_OBJECTS: Final = frozenset({dict})
+_NESTED: Final = frozenset({dict, list})
+
 
 class Unfit(Exception):
     """A value that has no place; the path to it grows on the way out."""
@@ -180,21 +184,23 @@ def _check_keys(text: str) -> None:
 
 def check_nesting(value: object, nesting: int = MAX_NESTING) -> None:
     """Raise `LimitExceeded` for lists and mappings nested deeper than `MAX_NESTING`, or with more than `MAX_KEYS`."""
-    level: dict[int, object] = {0: value}
+    level: list[Any] = [value] if is_mapping(value) or is_array(value) else []
     for _ in range(nesting):
-        if any(is_mapping(node) and len(node) > MAX_KEYS for node in level.values()):
-            raise LimitExceeded("keys of an object", MAX_KEYS)
-        # By identity, so that a value that holds itself several times does not multiply.
-        level = {
-            id(part): part
-            for node in level.values()
-            if is_mapping(node) or is_array(node)
-            for part in (node.values() if is_mapping(node) else node)
-            if is_mapping(part) or is_array(part)
-        }
         if not level:
             return
-    raise LimitExceeded("nesting", nesting)
+        if [node for node in level if len(node) > MAX_KEYS and is_mapping(node)]:
+            raise LimitExceeded("keys of an object", MAX_KEYS)
+        # By identity, so that a value that holds itself several times does not multiply. Known classes come first: to
+        # ask whether something is a mapping takes longer.
+        below = {
+            id(part): part
+            for node in level
+            for part in (node.values() if type(node) in _OBJECTS or is_mapping(node) else node)
+            if type(part) not in _ATOMS and (type(part) in _NESTED or is_mapping(part) or is_array(part))
+        }
+        level = list(below.values())
+    if level:
+        raise LimitExceeded("nesting", nesting)
 
 
 def kind_name(value: object) -> str:
@@ -305,7 +311,8 @@ class Structurer:
     def __init__(self, registry: Mapping[str, type] | None = None) -> None:
         self.registry: Mapping[str, type] = {} if registry is None else registry
         self._hooks: dict[object, Hook | None] = {}
-        self._makers: dict[Any, Callable[[Mapping[str, Any], Any], Any]] = {}
+        # By class, with the fields that its constructor does not take.
+        self._makers: dict[Any, tuple[Callable[[Mapping[str, Any], Any], Any], frozenset[str]]] = {}
         self._built: Converter | None = None
 
     def structure(self, value: object, kind: Any) -> object:
@@ -314,8 +321,14 @@ class Structurer:
         Raises:
             Unfit: It is not valid.
         """
-        kind = _bare(kind)
-        hook = self._hook(kind)
+        try:
+            hook = self._hooks.get(kind)
+        except TypeError:
+            # An annotation inside of it cannot be hashed.
+            hook = None
+        if hook is None:
+            kind = _bare(kind)
+            hook = self._hook(kind)
         if hook is not None:
             return hook(value)
         try:
@@ -448,6 +461,7 @@ class Structurer:
         return _hashed(make, parts)
 
     def _mapping(self, key_kind: Any, value_kind: object, value: object) -> dict[object, object]:
+        key_of, value_of = partial(self.structure, kind=key_kind), partial(self.structure, kind=value_kind)
         if isinstance(value, Bag) and value.kind == "dict":
             pairs: Iterable[Any] = value.parts
         elif is_mapping(value):
@@ -456,8 +470,8 @@ class Structurer:
             raise Unfit(f"is a dict, not {_shown(value)}")
         made = [
             (
-                self._at(f"[{key!r}]", partial(self.structure, kind=key_kind), key),
-                self._at(f"[{key!r}]", partial(self.structure, kind=value_kind), part),
+                key if key_kind is str and type(key) is str else self._at(f"[{key!r}]", key_of, key),
+                self._at(f"[{key!r}]", value_of, part),
             )
             for key, part in pairs
         ]
@@ -533,12 +547,12 @@ class Structurer:
         """
         kind = self._own(kind, value)
         fields = _fields(kind, value)
-        late = _init_false(kind)
         try:
-            make = self._makers.get(kind)
-            if make is None:
-                make = self._makers[kind] = self._maker(kind)
-            made = make({name: part for name, part in fields.items() if name not in late}, kind)
+            known = self._makers.get(kind)
+            if known is None:
+                known = self._makers[kind] = (self._maker(kind), _init_false(kind))
+            make, late = known
+            made = make({name: part for name, part in fields.items() if name not in late} if late else fields, kind)
         except Exception as error:  # a class of the user's may raise anything
             raise _explained(error) from error
         if late & fields.keys():

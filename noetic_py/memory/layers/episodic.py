@@ -88,7 +88,14 @@ class Episodic(MemoryLayer[dict[str, Episode]]):
     @property
     def episodes(self) -> Sequence[Episode]:
         """The remembered entries, newest first."""
-        return [self.state[key] for key in _newest_first(self.state)]
+        kept = self._kept
+        return [kept[key] for key in _newest_first(kept)]
+
+    @property
+    def _kept(self) -> dict[str, Episode]:
+        """The state itself, which nothing here changes in place: a copy of many episodes takes a while."""
+        kept: dict[str, Episode] = self.binding.peek()
+        return kept
 
     @function
     async def note(self, asked: str, outcome: str) -> None:
@@ -107,13 +114,13 @@ class Episodic(MemoryLayer[dict[str, Episode]]):
 
     async def recall(self, query: str, budget: int) -> str | None:
         """The episodes that belong to a question, the newest first, as many as there is room for."""
-        newest = _newest_first(self.state)
-        wanted = _words(query)
-        shared = {key: len(wanted & _words_of(self.state[key])) for key in newest}
+        kept, wanted = self._kept, _words(query)
+        newest = _newest_first(kept)
+        shared = {key: len(wanted & _words(f"{kept[key].asked} {kept[key].outcome}")) for key in newest}
         rest = newest[self.recent :]
-        ranked = newest[: self.recent] + sorted(filter(shared.__getitem__, rest), key=lambda key: -shared[key])
+        ranked = newest[: self.recent] + sorted(filter(shared.__getitem__, rest), key=shared.__getitem__, reverse=True)
         chosen = set(ranked[: self.max_recalled])
-        return common.within(self, [_line(self.state[key]) for key in newest if key in chosen], budget) or None
+        return common.within(self, [_line(kept[key]) for key in newest if key in chosen], budget) or None
 
     async def on_complete(self) -> None:
         """Makes an episode of the execution that is over, when the user has asked something in it."""
@@ -134,33 +141,31 @@ class Episodic(MemoryLayer[dict[str, Episode]]):
     async def on_return(self, child: Returned[dict[str, Episode]]) -> None:
         """The child's episodes, where `children` says so."""
         if self.children == "merge":
-            self.state = self._newest(common.merged(self.state, child, child.state))
+            self.state = self._newest(common.merged(self._kept, child, child.state))
 
     def _add(self, source: str, asked: str, outcome: str) -> None:
         key = sha256(source.encode(errors="replace")).hexdigest()[:32]
         now = (self.clock or self.runtime).now().astimezone(UTC)
         said, came = (common.one_line(text, self.max_characters) for text in (asked, outcome))
         made = Episode(said, came, now, common.conversation_of(self))
-        self.state = self._newest({**self.state, key: made})
+        self.state = self._newest({**self._kept, key: made})
 
     def _newest(self, episodes: Mapping[str, Episode]) -> dict[str, Episode]:
+        if len(episodes) <= self.max_episodes:
+            return dict(episodes)
         kept = set(_newest_first(episodes)[: self.max_episodes])
         return {key: episode for key, episode in episodes.items() if key in kept}
 
 
 def _newest_first(episodes: Mapping[str, Episode]) -> list[str]:
     # Of one moment: by key backwards, so that equal states are equal bytes.
-    return sorted(episodes, key=lambda key: (episodes[key].at, key), reverse=True)
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(word for word in _WORD.findall(text.casefold()) if len(word) >= _SHORT)
+    return [key for _, key in sorted([(each.at, key) for key, each in episodes.items()], reverse=True)]
 
 
 @lru_cache(maxsize=4_096)
-def _words_of(episode: Episode) -> frozenset[str]:
-    """The words of an episode, which never changes: found once, and not at each recall."""
-    return _words(f"{episode.asked} {episode.outcome}")
+def _words(text: str) -> frozenset[str]:
+    """The words of a text: those of an episode are found once, and not at each recall."""
+    return frozenset(word for word in _WORD.findall(text.casefold()) if len(word) >= _SHORT)
 
 
 def _line(episode: Episode) -> str:
