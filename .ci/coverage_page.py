@@ -36,19 +36,19 @@ COUNTS = {"000": 36, "001": 45, "002": 55, "003": 48, "004": 55}
 
 INTRODUCTION = """# Coverage
 
-Five documents state what the library has to offer. This page lists every capability they name, split into the clauses
-that can be checked one by one, and the tests that show each. It is generated from the names and marks of the tests,
-and it fails the build when it is out of date.
+Five documents list the requirements of the library. This page shows each requirement, the clauses that it is split
+into, and the tests that check each clause. A script makes the page from the names and marks of the tests, and the build
+fails if the page is out of date.
 
-A row is shown when each of its clauses is. A clause without a test is **missing**: not built yet, or built and not
-shown. A remark says where a row is answered in another way than it asks, or will be.
+A row is one requirement. It is shown when a test checks each of its clauses. A clause without a test is **missing**:
+either it is not built, or no test checks it. If the library answers a requirement in another way, a remark says how.
 """
 
 DIFFERENCES = """
 ## What a check from outside found to differ
 
-178 clauses were checked with programs against the public interface, and 32 differed. Each holds by now, by the clause
-that is named; or is answered in another way; or is still **missing**.
+178 clauses were checked with programs against the public interface, and 32 of them differed. The last column says what
+holds now: the clause whose test shows it, the other way in which the library answers it, or that it is **missing**.
 
 | Row | Clause | Now |
 |---|---|---|"""
