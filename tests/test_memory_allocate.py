@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noetic_py.memory import MemoryLayer
-from noetic_py.memory.checks import budget_of
+from noetic_py.memory.layer import budget_of
 from noetic_py.memory.projector import DEFAULT_MAXIMUM, Allocation, Demand, allocate, allocate_unknown
 
 

@@ -180,7 +180,7 @@ def with_memory(step: object, /, *, memory: object, id: str | None = None) -> An
 
 
 def _check_memory(memory: object, where: str) -> Memory:
-    from noetic_py.memory.checks import check_memory
+    from noetic_py.memory.layer import check_memory
 
     if not isinstance(memory, Memory):
         raise ConfigError(

@@ -52,8 +52,7 @@ from noetic_py.harness import Harness
 from noetic_py.memory import function
 from noetic_py.memory.binding import Draft
 from noetic_py.memory.blocks import as_items
-from noetic_py.memory.checks import budget_of
-from noetic_py.memory.layer import AnyLayer, MemoryLayer, hooks_of
+from noetic_py.memory.layer import AnyLayer, MemoryLayer, budget_of, hooks_of
 from noetic_py.memory.scopes import Scope
 from noetic_py.steps.code import step
 from noetic_py.steps.flow import sequence

@@ -19,9 +19,8 @@ from noetic_py.core.values import alike, copier_of
 from noetic_py.engine.frame import Frame, acting
 from noetic_py.engine.merge import conflict, hint_of, merged
 from noetic_py.errors import ConfigError, LayerError, NoContextError
-from noetic_py.memory.checks import check_memory
 from noetic_py.memory.functions import Called, functions_of
-from noetic_py.memory.layer import AnyLayer, HookName, answers, hooks_of, layers_of
+from noetic_py.memory.layer import AnyLayer, HookName, answers, check_memory, hooks_of, layers_of
 from noetic_py.memory.routing import has_place, is_routed, route
 from noetic_py.memory.scopes import LayerStorage, Scope
 

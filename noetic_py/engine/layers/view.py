@@ -15,9 +15,8 @@ from noetic_py.engine.provider_call import TOKEN_LIMITS, certainly_fits, ready_c
 from noetic_py.errors import LimitExceeded
 from noetic_py.journal.view_changes import view_change
 from noetic_py.memory.blocks import LayerBlock, as_items
-from noetic_py.memory.checks import budget_of
 from noetic_py.memory.history import HistoryIndex
-from noetic_py.memory.layer import AnyLayer, Recall
+from noetic_py.memory.layer import AnyLayer, Recall, budget_of
 from noetic_py.memory.projector import Allocation, Demand, Projector, RequestHead
 from noetic_py.memory.view_state import projector_from, record_view
 from noetic_py.models.model import Model, ModelRequest, profile_of
