@@ -144,6 +144,14 @@ class LoadedPlugin:
         return PluginError(f"plugin {self.name!r} {why}", hint=f"{hint}, or {self.without}" if hint else self.without)
 
 
+class _Calls(SimpleNamespace):
+    """The hooks of a plugin, as the manager calls them."""
+
+    def __dir__(self) -> list[str]:
+        # The manager looks at each name for a hook, and an object has thirty of its own.
+        return list(vars(self))
+
+
 class HookCalls:
     """HookCalls the implementations of plugins through pluggy's manager, and knows which plugin is being called.
 
@@ -155,7 +163,7 @@ class HookCalls:
         self.loaded: list[LoadedPlugin] = []
         self._manager = manager
         self._plugins: list[object] = []
-        self._calls: list[SimpleNamespace] = []
+        self._calls: list[_Calls] = []
         self._raised: list[tuple[BaseException, LoadedPlugin]] = []
 
     def add(self, plugin: object, known: LoadedPlugin) -> None:
@@ -176,7 +184,7 @@ class HookCalls:
         hooks = sorted({options.get("specname") or name for name, options in found.items()})
         known = evolve(known, hooks=hooks)
         self._check_marks(plugin, known, found)
-        calls = SimpleNamespace()
+        calls = _Calls()
         for name, options in found.items():
             hook = options.get("specname") or name
             if options.get("wrapper") or options.get("hookwrapper"):
