@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import combinations
 from typing import Any, TypeAlias
@@ -20,6 +20,7 @@ Row: TypeAlias = Sequence[tuple[str, Hashable]]
 """A case: the names of its parameters, and what stands for their values."""
 _LOOPS = ("asyncio", "trio")
 _SERVERS = ("plugins/noetic-postgres/", "plugins/noetic-redis/")
+_FILES = tuple(f"tests/test_checkpoints_{kind}.py" for kind in ("files", "signed", "sqlite"))
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -29,24 +30,34 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     left: set[pytest.Item] = set()
     turns: defaultdict[str, dict[str, int]] = defaultdict(dict)
     cases: defaultdict[object, list[tuple[pytest.Item, Row]]] = defaultdict(list)
+    # Where one loop is asked for by its name, all cases are run on it.
+    on_both = not any(loop in config.option.keyword for loop in _LOOPS)
     for item in items:
-        if item.nodeid.startswith(_SERVERS) or _takes_turns(item):
+        if on_both and (item.nodeid.startswith(_SERVERS + _FILES) or _takes_turns(item)):
             if _on_the_other_loop(item, turns[item.nodeid.partition("[")[0]]):
                 left.add(item)
+            elif item.nodeid.startswith(_FILES):
+                item.add_marker("watched")
         # With fewer parameters each case is a pair of its own. The class is one: a kit is run for several.
         elif isinstance(item, pytest.Function) and len(_params(item)) + (item.cls is not None) > 2:
             # By the place of its function, which all classes of a kit share.
             cases[item.location[:2]].append((item, _row(item)))
     for each in cases.values():
-        chosen = every_pair([row for _, row in each])
-        left.update(item for item, row in each if row not in chosen)
-        for item, row in each:
-            # What it covers may be covered on this event loop alone.
-            if row in chosen and len(chosen) < len(each):
-                item.add_marker("watched")
+        left.update(_beside_the_pairs(each))
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = [item for item in items if item not in left]
+
+
+def _beside_the_pairs(cases: Sequence[tuple[pytest.Item, Row]]) -> Iterator[pytest.Item]:
+    """The cases of a test that are not run, for each two values meet in others."""
+    chosen = every_pair([row for _, row in cases])
+    for item, row in cases:
+        if row not in chosen:
+            yield item
+        elif len(chosen) < len(cases):
+            # What it covers may be covered on this event loop alone.
+            item.add_marker("watched")
 
 
 def every_pair(rows: Sequence[Row]) -> set[Row]:
@@ -104,8 +115,8 @@ def _takes_turns(item: pytest.Item) -> bool:
 def _on_the_other_loop(item: pytest.Item, seen: dict[str, int]) -> bool:
     """Whether a case is left to the other event loop; half of them run on each.
 
-    A backend on a server does its work in threads, which are the same under both. There a test with one case is run on
-    one loop too. `seen` has the cases of the test that came before, with their places.
+    A backend with a server or with files does its work in threads, which are the same under both. There a test with one
+    case is run on one loop too. `seen` has the cases of the test that came before, with their places.
     """
     loop = _params(item).get("anyio_backend")
     case = item.nodeid.replace(str(loop), "")
