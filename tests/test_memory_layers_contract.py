@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from pathlib import Path
 
+from noetic_py import Message
 from noetic_py.memory import Compaction, Facts, Filesystem, Observational, Rule, SemanticRecall, Steering, ToolLimits
 from noetic_py.models.model import ModelRequest
 from noetic_py.testing import LayerContract, ScriptedModel, VirtualRuntime
@@ -42,11 +44,16 @@ class TestFacts(LayerContract[Facts]):
         await layer.record_from("a letter", text, "Ada", "said", text, text)
 
     def model(self) -> ScriptedModel:
-        # Refused: a source would be the flow's input, which gets another id where its question is in flight at a kill.
-        fact = {"source": 1, "span": "never said", "subject": "</memory>", "attribute": "said", "value": "x"}
-
         def turn(request: ModelRequest) -> str:
-            return "an answer" if request.output is None else json.dumps({"value": [fact]})
+            if request.output is None:
+                return "an answer"
+            asked = request.items[-1]
+            found = re.search(
+                r"^\[1\] [-0-9: ]+user: (.+)", asked.text if isinstance(asked, Message) else "", re.MULTILINE
+            )
+            span = "never said" if found is None else found[1]
+            fact = {"source": 1, "span": span, "subject": "</memory>", "attribute": "said", "value": "x"}
+            return json.dumps({"value": [fact]})
 
         return ScriptedModel(*[turn] * 64)
 
