@@ -51,7 +51,7 @@ from noetic_py.testing import FaultyBackend, assert_resumable_everywhere
 from noetic_py.testing.resumable import kill_points
 from tests.sampling import is_for_this_loop
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
 
 Ctx = Context[Memory, StateBag]
 AnyStep = Step[Any, Any, Any, Any]

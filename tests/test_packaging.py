@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,10 @@ def imported(package: Path) -> set[str]:
     return {name.split(".")[0] for name in names} - sys.stdlib_module_names - {package.name}
 
 
+distributions = cache(packages_distributions)
+"""The packages that each module may come from; it reads the files of every installed one."""
+
+
 @pytest.mark.parametrize("name", ["", *sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))])
 def test_a_package_imports_only_what_it_requires(name: str) -> None:
     """The environment of the tests has more packages than a user's."""
@@ -211,7 +216,7 @@ def test_a_package_imports_only_what_it_requires(name: str) -> None:
     # pydantic and jsonschema bring the two; a user who imports noetic_py.testing has pytest, and Hypothesis if needed.
     allowed = {*requirements(core), "pydantic-core", "referencing", *requirements(project)}
     allowed |= set() if name else {"pytest", "hypothesis"}
-    homes = packages_distributions()
+    homes = distributions()
     package = (ROOT / "plugins" / name if name else ROOT) / project["name"].replace("-", "_")
     missing = {
         module

@@ -47,7 +47,7 @@ from noetic_py.testing import FaultyBackend, ScriptedModel
 from noetic_py.tools.permissions import PermissionRule
 from tests.killing import assert_resumable
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
 
 Ctx = Context[Memory, StateBag]
 # What no checker lets through.
