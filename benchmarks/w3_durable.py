@@ -1,14 +1,18 @@
 """W3: durable steps: 1,000 steps that change 1 KB of state and append one item, each committed before it counts as
-finished, against one row of plain SQLite a step in the same journal mode; and how many bytes a step writes."""
+finished, against one row of plain SQLite a step in the same journal mode; and how many bytes a step writes. And what a
+step costs that adds to a list, a text or a dict of the state when that is large."""
 
 from __future__ import annotations
 
 import sqlite3
 import tempfile
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
+from time import process_time
 
 import anyio
-from attrs import define
+from attrs import define, field
 
 from benchmarks.measure import EVEN, MICRO, Figure, Measurement, Plan, Spread, compare, in_loop, take_turns, wall
 from benchmarks.w1_steps import check
@@ -18,9 +22,13 @@ from noetic_py.checkpoints import SqliteBackend
 STEPS = 1_000
 LENGTHS = (100, 4_000)
 AT_ONCE = 100
+GROWTH = (200, 2_000)
+GROWING = ("list", "text", "dict")
+GROWN_BYTES = 96
 STATE_BYTES = 1_000
 ITEM_BYTES = 200
 TARGET = 2.0
+CPU_TARGET = 1.5
 
 
 @define
@@ -37,6 +45,34 @@ async def work(value: int, ctx: Context[Memory, State]) -> int:
     ctx.state.count += 1
     ctx.state.text = f"{value:08d}" * (STATE_BYTES // 8)
     ctx.items.append(Message.user(f"{value:08d}" * (ITEM_BYTES // 8)))
+    return value + 1
+
+
+@define
+class Grown:
+    """What grows by a text in every step."""
+
+    kind: str = "list"
+    rows: list[str] = field(factory=list[str])
+    text: str = ""
+    table: dict[str, str] = field(factory=dict[str, str])
+
+
+MARKS: list[float] = []
+"""The CPU time at which each step of the last run has begun."""
+
+
+@step
+async def grow(value: int, ctx: Context[Memory, Grown]) -> int:
+    """Add a text to one field of the state."""
+    MARKS.append(process_time())
+    more = f"{value:08d}" * (GROWN_BYTES // 8)
+    if ctx.state.kind == "list":
+        ctx.state.rows.append(more)
+    elif ctx.state.kind == "text":
+        ctx.state.text += more
+    else:
+        ctx.state.table[f"{value}"] = more
     return value + 1
 
 
@@ -68,7 +104,42 @@ def measure(plan: Plan) -> list[Figure]:
         compare("W3", together, found["one after the other"], found["at once"], unit="µs a step", factor=MICRO),
         _bytes(f"bytes a step of {LENGTHS[1]:,}, against a step of {LENGTHS[0]}", short, long, EVEN),
         _bytes("bytes a step, against the bytes that it changed", float(PAYLOAD), long, TARGET),
+        *(figure for kind in GROWING for figure in growing(kind, plan, rounds)),
     ]
+
+
+def growing(kind: str, plan: Plan, rounds: int) -> list[Figure]:
+    """What a step costs that adds to a list, a text or a dict of the state, when that is large."""
+    few, many = (max(20, plan.size(length)) for length in GROWTH)
+    small, found = _grown(kind, few)[0], [_grown(kind, many) for _ in range(rounds)]
+    name = f"of {GROWTH[1]:,} that each add {GROWN_BYTES} bytes to a {kind}"
+    first, last = [Spread.of([each[part] for each in found]) for part in (1, 2)]
+    ratio = Spread.of([each[2] / each[1] for each in found])
+    return [
+        _bytes(f"bytes a step {name}, against a step of {GROWTH[0]}", small, found[0][0], EVEN),
+        Figure(
+            "W3", f"CPU of the last tenth {name}, against the first", "µs a step",
+            last, first, ratio, CPU_TARGET, rounds=rounds,
+        ),
+    ]  # fmt: skip
+
+
+def _grown(kind: str, count: int) -> tuple[float, float, float]:
+    """Bytes of the file for each step, and the CPU of a step in the first and in the last tenth of the run."""
+
+    async def once() -> tuple[float, float, float]:
+        MARKS.clear()
+        flow = loop(grow, until=until.max_rounds(count), max_iterations=count)
+        with tempfile.TemporaryDirectory() as folder:
+            async with Harness(plugins=[], checkpoints=f"sqlite:{folder}/runs.db") as harness:
+                result = await harness.run(flow, 0, state=Grown(kind))
+                size = (await harness.runs.stats()).bytes
+        check(result.steps, count)
+        steps = [(after - before) * MICRO for before, after in pairwise([*MARKS, process_time()])]
+        tenth = count // 10
+        return size / count, median(steps[:tenth]), median(steps[-tenth:])
+
+    return anyio.run(once)
 
 
 def _bytes(name: str, baseline: float, ours: float, target: float) -> Figure:

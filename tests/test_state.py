@@ -26,6 +26,7 @@ from noetic_py.core.state import (
     StateBag,
     class_of,
     copy_state,
+    merge_state,
     read_only_state,
     restore_state,
     state_fields,
@@ -469,6 +470,46 @@ def test_a_saved_state_is_what_it_was_object_by_object(state: dict[str, Any], rn
         after = list(parts(state))
         assert len(after) == len(before)
         assert all(now is then for now, then in zip(after, before, strict=True))
+
+
+@define
+class Held:
+    """A state of plain containers."""
+
+    rows: Any
+    also: Any
+    table: Any
+    tags: Any
+
+
+@define(slots=False)
+class HeldOpen:
+    """The same with a dict of its attributes."""
+
+    rows: Any
+    also: Any
+    table: Any
+    tags: Any
+
+
+@pytest.mark.parametrize("kind", [StateBag, dict, Held, HeldOpen])
+def test_a_state_of_plain_containers_is_saved_with_the_objects_that_it_holds(kind: Any) -> None:
+    rows = ["a", 1]
+    # One list in two fields stays one.
+    fields: dict[str, Any] = {"rows": rows, "also": rows, "table": {"k": "v"}, "tags": {"t"}}
+    state = kind(fields) if kind in (StateBag, dict) else kind(**fields)
+    saved, copied = SavedState(state), copy_state(state)
+    own = state_fields(copied)
+    assert own == fields
+    assert own["rows"] is own["also"]
+    assert all(own[name] is not fields[name] for name in fields)
+    rows.append(2)
+    fields["table"].clear()
+    fields["tags"].add("u")
+    merge_state(state, {"rows": None, "table": {}})
+    restore_state(state, saved)
+    assert state_fields(state) == own == {"rows": ["a", 1], "also": ["a", 1], "table": {"k": "v"}, "tags": {"t"}}
+    assert all(state_fields(state)[name] is held for name, held in fields.items())
 
 
 def values_of(value: Any) -> list[Any]:

@@ -401,6 +401,7 @@ LayerStates: TypeAlias = Mapping[str, Any]
 """The states of layers by the layer's id; replaced when one changes, and never changed in place."""
 NO_LAYER_STATES: LayerStates = MappingProxyType({})
 _BY_KEY: frozenset[object] = frozenset({dict, StateBag})
+_CONTAINERS: frozenset[object] = frozenset({list, dict, set})
 
 
 def copy_state(state: object) -> Any:
@@ -413,7 +414,7 @@ def copy_state(state: object) -> Any:
     if isinstance(state, _ATOMS):
         return state
     try:
-        copied = _copy_flat(state)
+        copied = _copy_flat(state, {})
         return copy.deepcopy(state) if copied is None else copied
     except Exception as error:
         raise _not_copied(state, error) from error
@@ -451,20 +452,57 @@ def share_state(state: object, how: Share) -> Any:
         ) from error
 
 
-def _copy_flat(state: object) -> object:
-    """A deep copy of a state that holds nothing that can change, which is most of them; `None` for all others.
+def _copy_flat(state: Any, originals: dict[int, object]) -> Any:
+    """A deep copy of a state of values that cannot change, and of lists, dicts and sets of such; `None` for all others.
 
     It is made the way `deepcopy` would make it, without the walk: a class that has its own way is left to `deepcopy`.
+
+    Args:
+        state: The state, as most are.
+        originals: Gets the parts that were copied, by the ids of their copies.
     """
     kind = class_of(state)
-    if kind in _BY_KEY:
-        fields = state_fields(state)
-        flat = _FLAT.issuperset(map(type, fields)) and _FLAT.issuperset(map(type, fields.values()))
-        return kind(fields) if flat else None
-    contents = _plain_contents(state, kind)
-    if contents is None or not _FLAT.issuperset(map(type, contents.values())):
+    by_key = kind in _BY_KEY
+    contents = state_fields(state) if by_key else _plain_contents(state, kind)
+    if contents is None or (by_key and not _FLAT.issuperset(map(type, contents))):
         return None
-    return _refilled(_NEW(kind), contents)
+    copied = _copy_contents(contents, originals)
+    if copied is None:
+        return None
+    made: Any = kind(copied) if by_key else _refilled(_NEW(kind), copied)
+    if originals:
+        originals[id(made)] = state
+        if kind is StateBag:
+            originals[id(made._data)] = state._data
+    return made
+
+
+def _copy_contents(contents: dict[str, object], originals: dict[int, object]) -> dict[str, object] | None:
+    if _FLAT.issuperset(map(type, contents.values())):
+        return contents
+    made = dict(contents)
+    copies: dict[int, object] = {}
+    for name, value in contents.items():
+        if value.__class__ in _FLAT:
+            continue
+        if id(value) not in copies:
+            copied = _copy_container(value)
+            if copied is None:
+                return None
+            copies[id(value)] = copied
+            originals[id(copied)] = value
+        made[name] = copies[id(value)]
+    return made
+
+
+def _copy_container(value: Any) -> Any:
+    kind: Any = class_of(value)
+    if kind not in _CONTAINERS or not _FLAT.issuperset(map(type, value)):
+        return None
+    if kind is dict and not _FLAT.issuperset(map(type, value.values())):
+        return None
+    made: Any = kind(value)
+    return made
 
 
 def _refilled(made: Any, contents: dict[str, object]) -> object:
@@ -514,9 +552,10 @@ class SavedState:
         self._originals: dict[int, object] = {}
         memo: dict[int, Any] = {}
         try:
-            self.copied = None if isinstance(state, _ATOMS) else _copy_flat(state)
-            if self.copied is None:
-                self.copied = state if isinstance(state, _ATOMS) else copy.deepcopy(state, memo)
+            self.copied = state if isinstance(state, _ATOMS) else _copy_flat(state, self._originals)
+            if self.copied is None and state is not None:
+                self._originals.clear()
+                self.copied = copy.deepcopy(state, memo)
         except Exception as error:
             raise _not_copied(state, error) from error
         # `deepcopy` keeps what it has copied alive there.

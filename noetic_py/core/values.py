@@ -193,7 +193,12 @@ def _once(value: object, seen: set[int]) -> bool:
             return False
         seen.add(id(value))
     held = _HELD.get(make)
-    return held is None or all(_once(part, seen) for part in held(value))
+    return (
+        held is None
+        # In most containers nothing can change, which is seen without a call for each part.
+        or ATOMS.issuperset(map(type, held(value)))
+        or all(_once(part, seen) for part in held(value))
+    )
 
 
 def _copied(value: object, kind: object, other: Other) -> Any:

@@ -136,6 +136,6 @@ def unlike(layer_states: LayerStates, deltas: values.LayerDeltas, codec: Codec) 
         known = values.known_fields(layer_states[layer], codec)
         for change in given:
             found = known.get(change.key)
-            if change.before is not None and (None if found is None else values.digest_of(found.data)) != change.before:
+            if change.before is not None and (None if found is None else found.digest) != change.before:
                 return layer
     return None

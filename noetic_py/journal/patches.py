@@ -13,7 +13,8 @@ A path leads from the value down: keys of dicts and indexes of lists.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import compress
 from typing import Any, Final, TypeAlias
 
 from noetic_py.core.codec.structure import dump
@@ -27,18 +28,53 @@ _SHORT: Final = 64
 """A text that has fewer characters in common with the earlier one is stored whole: an operation is not shorter."""
 
 
-def difference(old: object, now: object, size: int) -> list[Operation] | None:
-    """The operations that make the later value of the earlier one; `None` where they are not shorter than that one is.
+def difference(old: object, now: object) -> list[Operation] | None:
+    """The operations that make the later value of the earlier one; `None` where one of them would put the whole value.
 
     Args:
         old: The earlier value, in its stored form.
         now: The later one.
-        size: How many bytes of JSON the later one is.
     """
     found: list[Operation] = []
     _compare(old, now, (), found)
-    whole = any(name == "put" and not path for name, path, *_ in found)
-    return found if not whole and len(dump(found)) < size else None
+    return None if any(name == "put" and not path for name, path, *_ in found) else found
+
+
+def added(old: Any, operations: Sequence[Operation]) -> Any:
+    """What operations add at the end of a text or a dict, as a text or dict of its own; `None` if they do more."""
+    match operations:
+        case [["splice", [], start, 0, str() as more]] if start == len(old):
+            return more
+        case [*_] if all(name == "put" and len(path) == 1 for name, path, *_ in operations) and is_dict(old):
+            entries = {path[0]: given for _, path, given in operations}
+            return entries if old.keys().isdisjoint(entries) else None
+        case _:
+            return None
+
+
+def is_unchanged(old: Any, now: Any) -> bool | None:
+    """Whether two values are stored alike, as far as the identity of their parts tells; `None` if it does not."""
+    kind: object = now.__class__
+    if old is now or old.__class__ is not kind:
+        return old is now
+    if kind is str:
+        return bool(old == now)
+    if kind is not list and kind is not dict:
+        return None
+    if len(old) != len(now):
+        return False
+    alike = _begins(old, now) and (kind is list or _begins(old.values(), now.values()))
+    return True if alike else None
+
+
+def starts_with(now: list[object], old: list[object]) -> bool:
+    """Whether a list is stored as an earlier one was, with more at its end."""
+    return len(old) < len(now) and (_begins(old, now) or _same(old, now[: len(old)]))
+
+
+def _begins(old: Iterable[object], now: Iterable[object]) -> bool:
+    """Whether two containers hold the same objects, up to where the shorter one ends; compared in C."""
+    return all(map(operator.is_, old, now))
 
 
 def _compare(old: Any, now: Any, path: tuple[Key, ...], found: list[Operation]) -> None:
@@ -71,21 +107,27 @@ def _compare_dicts(
     # The order of the entries is part of the value, and what is put comes last.
     keys = list(now)
     kept, own = 0, list[Operation]()
-    for key in old:
-        if kept < len(keys) and keys[kept] == key:
-            kept += 1
-        else:
-            own.append(["del", [*path, key]])
-    for key in keys[:kept]:
-        if old[key] is not now[key]:
-            _compare(old[key], now[key], (*path, key), own)
+    if len(old) <= len(keys) and _begins(old, now):
+        kept = len(old)
+    else:
+        for key in old:
+            if kept < len(keys) and keys[kept] == key:
+                kept += 1
+            else:
+                own.append(["del", [*path, key]])
+    if own:
+        changed = [key for key in keys[:kept] if old[key] is not now[key]]
+    else:
+        changed = list(compress(keys, map(operator.is_not, old.values(), now.values())))
+    for key in changed:
+        _compare(old[key], now[key], (*path, key), own)
     own += [["put", [*path, key], now[key]] for key in keys[kept:]]
     found += own if len(own) <= len(keys) else [["put", list(path), now]]
 
 
 def _compare_lists(old: list[object], now: list[object], path: tuple[Key, ...], found: list[Operation]) -> None:
     shorter = min(len(old), len(now))
-    start = shorter if all(map(operator.is_, old, now)) else _common(old, now, shorter)
+    start = shorter if _begins(old, now) else _common(old, now, shorter)
     end = _common(old[start:][::-1], now[start:][::-1], shorter - start)
     before, after = old[start : len(old) - end], now[start : len(now) - end]
     pairs = min(len(before), len(after))

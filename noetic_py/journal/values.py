@@ -9,7 +9,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias, get_args, get_type_hints
 
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 from noetic_py.core.budget import TokenUsage
 from noetic_py.core.codec import Codec
@@ -24,29 +24,93 @@ from noetic_py.core.types import version_order
 from noetic_py.core.values import is_array, is_dict, is_list
 from noetic_py.errors import BudgetExceeded, CodecError, ItemSchemaMismatch, NoeticError
 from noetic_py.journal.fields import Fits, ValueKind, or_none, write_fields
-from noetic_py.journal.patches import difference, is_patch, patched, touched
+from noetic_py.journal.patches import added, difference, is_patch, is_unchanged, patched, starts_with, touched
 
 WHOLE = ""
 """The key of a state that has no fields: a list, a set, a dict whose keys are not names."""
 
 
+_DIGEST = 8
+
+
 def digest_of(data: bytes) -> str:
     """A short digest of stored bytes; 64 bits, to notice a difference, not an attack."""
-    return blake2b(data, digest_size=8).hexdigest()
+    return blake2b(data, digest_size=_DIGEST).hexdigest()
+
+
+_ENDS: Mapping[type[object], bytes] = {str: b'"', list: b"]", dict: b"}"}
+_SURROGATE = b"\\ud"
+"""The beginning of an escaped surrogate in JSON."""
 
 
 @define(eq=False)
 class Known:
-    """A field as it was stored last: its tree, its bytes, and the object itself."""
+    """A field as it was stored last: its tree, and the object itself."""
 
     tree: Any
-    data: bytes
     value: Any = None
+    _data: bytes | None = field(default=None, init=False)
+    _digest: str | None = field(default=None, init=False)
+    _hash: Any = field(default=None, init=False)
+
+    @property
+    def data(self) -> bytes:
+        """The bytes that it is stored as.
+
+        Raises:
+            CodecError: It cannot be written as JSON.
+        """
+        if self._data is None:
+            self._data = dump(self.tree)
+        return self._data
+
+    @property
+    def digest(self) -> str:
+        """The digest of these bytes.
+
+        Raises:
+            CodecError: It cannot be written as JSON.
+        """
+        made = self._digest
+        if made is None:
+            begun = self._begin()
+            if begun is None:
+                made = digest_of(self.data)
+            else:
+                whole = begun.copy()
+                whole.update(_ENDS[self.tree.__class__])
+                made = whole.hexdigest()
+            self._digest = made
+        return made
+
+    def _begin(self) -> Any:
+        """A hash of the bytes but the last one; `None` where what is added to the value is not just written there."""
+        if self._hash is None and self.tree.__class__ in _ENDS and _SURROGATE not in self.data:
+            self._hash = blake2b(self.data[:-1], digest_size=_DIGEST)
+        return self._hash
+
+    def keep(self, old: Known) -> None:
+        """It is stored as it was: what is known of that holds."""
+        self._data, self._digest, self._hash = old._data, old._digest, old._hash
+
+    def extend(self, old: Known, more: Any) -> None:
+        """It is the old value with more at its end, so its digest takes only the new bytes.
+
+        Raises:
+            CodecError: It cannot be written as JSON.
+        """
+        begun, new = old._begin(), dump(more)
+        if begun is None or _SURROGATE in new:
+            # A text with a surrogate is written in another way, all of it. That it can be is found out now.
+            self._data = dump(self.tree)
+            return
+        self._hash = begun.copy()
+        self._hash.update(b"," + new[1:-1] if old.tree and not isinstance(more, str) else new[1:-1])
 
 
 def known_of(fields: Mapping[str, object]) -> dict[str, Known]:
     """Fields that are stored already."""
-    return {key: Known(tree, dump(tree)) for key, tree in fields.items()}
+    return {key: Known(tree) for key, tree in fields.items()}
 
 
 def known_fields(state: object, codec: Codec) -> dict[str, Known]:
@@ -58,27 +122,31 @@ def known_fields(state: object, codec: Codec) -> dict[str, Known]:
     found: dict[str, Known] = {}
     for key, value in _fields(state).items():
         try:
-            tree = codec.encode(value)
-            found[key] = Known(tree, dump(tree), value)
+            found[key] = Known(codec.encode(value), value)
         except CodecError as error:
             raise inside(error, f"state.{key}" if key else "state") from error
     return found
 
 
 def changes(before: Mapping[str, Known], after: Mapping[str, Known]) -> tuple[Change, ...]:
-    """The delta between two states."""
+    """The delta between two states.
+
+    Raises:
+        CodecError: A field cannot be stored; `where` begins with its name.
+    """
     found: list[Change] = []
     moved: set[str] = set()
     if list(before) != list(after):
-        found = [Change("unset", key, digest_of(old.data)) for key, old in before.items() if key not in after]
+        found = [Change("unset", key, old.digest) for key, old in before.items() if key not in after]
         moved = _moved(before, after)
-        found += [Change("unset", key, digest_of(before[key].data)) for key in moved if key in before]
+        found += [Change("unset", key, before[key].digest) for key in moved if key in before]
     for key, now in after.items():
-        old = before.get(key)
-        if old is None or key in moved:
-            found.append(Change("set", key, None, now.tree))
-        elif old.data != now.data:
-            found.append(_change(key, old, now))
+        try:
+            change = _change(key, None if key in moved else before.get(key), now)
+        except CodecError as error:
+            raise inside(error, f"state.{key}" if key else "state") from error
+        if change is not None:
+            found.append(change)
     return tuple(found)
 
 
@@ -91,17 +159,31 @@ def _moved(before: Mapping[str, Known], after: Mapping[str, Known]) -> set[str]:
     return set()
 
 
-def _change(key: str, old: Known, now: Known) -> Change:
-    before = digest_of(old.data)
-    if is_list(old.tree) and is_list(now.tree):
-        length = len(old.tree)
-        # Compared by bytes: in Python 1, 1.0 and True are equal, stored they are not.
-        if length < len(now.tree) and dump(now.tree[:length]) == old.data:
-            return Change("append", key, before, now.tree[length:], now.value is old.value)
-    operations = difference(old.tree, now.tree, len(now.data))
-    if operations is not None:
-        return Change("patch", key, before, operations, now.value is old.value)
-    return Change("set", key, before, now.tree, now.value is old.value)
+def _change(key: str, old: Known | None, now: Known) -> Change | None:
+    if old is None:
+        return Change("set", key, None, now.tree)
+    same = is_unchanged(old.tree, now.tree)
+    if same or (same is None and old.data == now.data):
+        now.keep(old)
+        return None
+    kept = now.value is old.value
+    if is_list(old.tree) and is_list(now.tree) and starts_with(now.tree, old.tree):
+        more = now.tree[len(old.tree) :]
+        now.extend(old, more)
+        return Change("append", key, old.digest, more, kept)
+    operations = difference(old.tree, now.tree)
+    if operations is None or not _is_shorter(operations, now):
+        return Change("set", key, old.digest, now.tree, kept)
+    more = added(old.tree, operations)
+    if more is not None:
+        now.extend(old, more)
+    return Change("patch", key, old.digest, operations, kept)
+
+
+def _is_shorter(operations: object, now: Known) -> bool:
+    """Whether operations are shorter than what they lead to; a part has at least a byte, so most need no more."""
+    size = len(dump(operations))
+    return size < len(now.tree) or size < len(now.data)
 
 
 def mismatch(known: Mapping[str, Known], given: Iterable[Change]) -> str | None:
@@ -117,7 +199,7 @@ def mismatch(known: Mapping[str, Known], given: Iterable[Change]) -> str | None:
             # Changed by an earlier one of them already: what that led to was compared when it was made.
             continue
         old = known.get(change.key)
-        latest[change.key] = None if old is None else digest_of(old.data)
+        latest[change.key] = None if old is None else old.digest
         if latest[change.key] != change.before:
             return change.key or "state"
     return None

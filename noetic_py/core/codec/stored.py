@@ -313,6 +313,8 @@ def _encode_dict(value: dict[Any, object], depth: int) -> object:
             for key, part in value.items()
         ]
         return {_MARK: "dict", "v": pairs}
+    if _PLAIN.issuperset(map(type, value.values())):
+        return dict(value)
     encoded: dict[str, object] = {}
     for key, part in value.items():
         try:
