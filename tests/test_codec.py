@@ -16,6 +16,7 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
+from types import FrameType
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -52,6 +53,7 @@ from noetic_py.core.items import (
 )
 from noetic_py.core.values import is_dict, is_list
 from noetic_py.errors import CodecError, ConfigError, ItemSchemaMismatch, LimitExceeded, NoeticError
+from noetic_py.memory import Episode
 
 T = TypeVar("T")
 
@@ -1171,3 +1173,24 @@ def test_a_field_that_is_missing_is_told_from_one_of_another_type() -> None:
         said.append(caught.value.message)
     assert ["missing" in text for text in said] == [True, False]
     assert "null" in said[1]
+
+
+def test_a_large_state_takes_few_calls_an_entry() -> None:
+    """The states of memory layers are read and written whole in each turn."""
+    made, start = Codec(), datetime(2025, 1, 1, tzinfo=UTC)
+    kept = {f"{number:032x}": Episode(f"asked {number}", "answered", start, "t") for number in range(200)}
+    data, calls = made.dumps(kept), [0]
+    assert made.loads(data, dict[str, Episode]) == kept
+
+    def note(frame: FrameType, event: str, arg: object) -> None:
+        calls[-1] += event == "call"
+
+    for work, most in ((lambda: made.dumps(kept), 10), (lambda: made.loads(data, dict[str, Episode]), 35)):
+        calls.append(0)
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            work()
+        finally:
+            sys.setprofile(before)
+        assert 1 < calls[-1] / len(kept) < most
