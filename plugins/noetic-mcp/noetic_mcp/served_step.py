@@ -21,7 +21,7 @@ from noetic_py.steps.model import ModelSpec
 from noetic_py.tools.definition import AnyTool, render_output
 from noetic_py.tools.schema import SchemaCheck
 
-__all__ = ["ServedStep", "served_step"]
+__all__ = ["ServedStep", "block_of", "served_step"]
 
 _WRAPPED = "result"
 
@@ -50,7 +50,7 @@ class ServedStep:
         """
         shown = render_output(value, tool=self.listed.name)
         if not isinstance(shown, str):
-            return [_block(part) for part in shown], None
+            return [block_of(part) for part in shown], None
         content: list[types.ContentBlock] = [types.TextContent(type="text", text=shown)]
         schema = self.listed.output_schema
         if schema is None:
@@ -143,7 +143,8 @@ def _output_schema(kind: Any) -> tuple[dict[str, Any] | None, bool]:
     return wrapper | ({"$defs": definitions} if definitions else {}), True
 
 
-def _block(part: ContentPart) -> types.ContentBlock:
+def block_of(part: ContentPart) -> types.ContentBlock:
+    """A part of content as a block of the protocol."""
     match part:
         case InputText():
             return types.TextContent(type="text", text=part.text)

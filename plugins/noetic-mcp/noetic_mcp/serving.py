@@ -16,6 +16,7 @@ from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from noetic_mcp.elicitation import answer_of, form_of, pending_text
+from noetic_mcp.served_content import ServedPrompts, ServedResources
 from noetic_mcp.served_step import ServedStep, served_step
 from noetic_py import Emitted, Harness, PendingRequest
 from noetic_py.context.step import AnyStep
@@ -44,6 +45,8 @@ def mcp_server(
     harness: Harness[Any],
     flows: Mapping[str, AnyStep | AnyTool] | None = None,
     *,
+    resources: Mapping[str, AnyStep | AnyTool] | None = None,
+    prompts: Mapping[str, AnyStep | AnyTool] | None = None,
     name: str = "noetic",
     instructions: str | None = None,
     state: Callable[[], object] | None = None,
@@ -56,19 +59,32 @@ def mcp_server(
     Args:
         harness: Runs the steps; entered by you.
         flows: Steps and tools, by the names that clients use; those of `Harness(flows=)` when left out.
+        resources: Steps and tools that make what clients read, by its URI; a step gets the input `None`.
+        prompts: Steps and tools that make a prompt, by its name: a text, a message or messages.
         name: The server's name.
         instructions: Instructions for clients on the use of the server.
         state: Makes the state of a run; needed by steps that ask for a type of their own.
 
     Raises:
-        ConfigError: No flow is given (code `"mcp-flows"`), or something that is not a step or a tool.
+        ConfigError: No flow is given (code `"mcp-flows"`), something is not a step or a tool, or a resource needs
+            arguments (`"mcp-resource"`).
     """
     given = harness.flows if flows is None else flows
-    if not given:
+    if not (given or resources or prompts):
         raise ConfigError("there is no flow to serve", code="mcp-flows", hint='serve_mcp(harness, {"ask": flow})')
     calls = _Calls(harness, [served_step(key, each) for key, each in given.items()], state)
+    read = ServedResources.of(harness, resources or {})
+    asked = ServedPrompts.of(harness, prompts or {})
+    # What is not offered has no handler, so that clients are not told of it.
     server: Server[Any] = Server(
-        name, instructions=instructions, on_list_tools=calls.list_tools, on_call_tool=calls.call_tool
+        name,
+        instructions=instructions,
+        on_list_tools=calls.list_tools,
+        on_call_tool=calls.call_tool,
+        on_list_resources=read.list if resources else None,
+        on_read_resource=read.read if resources else None,
+        on_list_prompts=asked.list if prompts else None,
+        on_get_prompt=asked.get if prompts else None,
     )
     # A client must return the request state that it was given.
     server.middleware.append(RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience=name))
@@ -79,6 +95,8 @@ async def serve_mcp(
     harness: Harness[Any],
     flows: Mapping[str, AnyStep | AnyTool] | None = None,
     *,
+    resources: Mapping[str, AnyStep | AnyTool] | None = None,
+    prompts: Mapping[str, AnyStep | AnyTool] | None = None,
     name: str = "noetic",
     instructions: str | None = None,
     state: Callable[[], object] | None = None,
@@ -98,6 +116,8 @@ async def serve_mcp(
     Args:
         harness: Runs the steps; entered by you.
         flows: Steps and tools, by the names that clients use; those of `Harness(flows=)` when left out.
+        resources: Steps and tools that make what clients read, by its URI; a step gets the input `None`.
+        prompts: Steps and tools that make a prompt, by its name: a text, a message or messages.
         name: The server's name.
         instructions: Instructions for clients on the use of the server.
         state: Makes the state of a run; needed by steps that ask for a type of their own.
@@ -109,7 +129,9 @@ async def serve_mcp(
     Raises:
         ConfigError: No flow is given (code `"mcp-flows"`), or HTTP cannot be served so (`"mcp-http"`).
     """
-    server = mcp_server(harness, flows, name=name, instructions=instructions, state=state)
+    server = mcp_server(
+        harness, flows, resources=resources, prompts=prompts, name=name, instructions=instructions, state=state
+    )
     if port is not None:
         await _serve_http(server, host, port, allowed_hosts)
         return

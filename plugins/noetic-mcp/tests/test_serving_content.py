@@ -1,0 +1,212 @@
+"""Steps and tools as resources and prompts, read by the client of the official SDK and by our own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import MCPError, types
+from mcp.client import Client
+from noetic_mcp import McpProtocolError, McpServer, mcp_server
+
+from noetic_py import Ask, Context, Harness, InMemoryBackend, InputImage, InputText, Message, call_model, step, tool
+from noetic_py.errors import ConfigError
+from noetic_py.testing import ScriptedModel
+
+MODES = pytest.mark.parametrize("mode", ["legacy", "auto"])
+PIXEL = b"\x89PNG\r\n\x1a\n"
+
+
+@step
+async def style() -> str:
+    """How to write."""
+    return "Write short sentences."
+
+
+@step
+async def picture() -> list[InputImage | InputText]:
+    return [InputImage(data=PIXEL, media_type="image/png"), InputText(text="a buoy")]
+
+
+@tool
+async def heights(port: str = "Brest") -> dict[str, float]:
+    """The heights of high water."""
+    return {port: 6.9}
+
+
+@step
+async def breaks() -> str:
+    raise ValueError("no such port")
+
+
+@step
+async def asks(_: object, ctx: Context) -> str:
+    return await ctx.ask(Ask("Which?", str))
+
+
+@tool
+async def review(code: str, lines: int = 10) -> str:
+    """Ask for a review.
+
+    Args:
+        code: What is reviewed.
+    """
+    return f"Review {code} in {lines} lines."
+
+
+@step
+async def dialogue(topic: str) -> list[Message]:
+    return [Message.user(f"What of {topic}?"), Message.assistant("Let me see.")]
+
+
+RESOURCES = {
+    "docs://style": style,
+    "docs://picture": picture,
+    "tides://now": heights,
+    "docs://breaks": breaks,
+    "docs://asks": asks,
+}
+PROMPTS = {"review": review, "dialogue": dialogue, "breaks": call_model()}
+
+
+@asynccontextmanager
+async def served(
+    mode: str,
+    flows: Mapping[str, Any] | None = None,
+    resources: Mapping[str, Any] | None = RESOURCES,
+    prompts: Mapping[str, Any] | None = PROMPTS,
+) -> AsyncGenerator[Client]:
+    async with Harness(model=ScriptedModel(), checkpoints=InMemoryBackend()) as harness:
+        server = mcp_server(harness, flows, resources=resources, prompts=prompts)
+        async with Client(server, mode=mode, cache=None) as client:
+            yield client
+
+
+@MODES
+async def test_resources_are_listed_and_each_reading_is_a_run(mode: str) -> None:
+    async with served(mode) as client:
+        listed = {str(each.uri): each for each in (await client.list_resources()).resources}
+        assert sorted(listed) == sorted(RESOURCES)
+        assert (listed["docs://style"].name, listed["docs://style"].description) == ("style", "How to write.")
+        assert (listed["tides://now"].name, listed["tides://now"].description) == (
+            "heights",
+            "The heights of high water.",
+        )
+        (text,) = (await client.read_resource("docs://style")).contents
+        assert text == types.TextResourceContents(uri="docs://style", text="Write short sentences.")
+        image, note = (await client.read_resource("docs://picture")).contents
+        assert isinstance(image, types.BlobResourceContents)
+        assert (image.blob, image.mime_type) == ("iVBORw0KGgo=", "image/png")
+        assert isinstance(note, types.TextResourceContents)
+        (tide,) = (await client.read_resource("tides://now")).contents
+        assert isinstance(tide, types.TextResourceContents)
+        assert tide.text == '{"Brest":6.9}'
+
+
+@MODES
+async def test_prompts_have_the_arguments_of_their_steps_and_give_messages(mode: str) -> None:
+    async with served(mode) as client:
+        listed = {each.name: each for each in (await client.list_prompts()).prompts}
+        assert sorted(listed) == sorted(PROMPTS)
+        assert listed["review"].arguments == [
+            types.PromptArgument(name="code", description="What is reviewed.", required=True),
+            types.PromptArgument(name="lines", required=False),
+        ]
+        assert [(each.name, each.required) for each in listed["dialogue"].arguments or ()] == [("input", True)]
+        said = (await client.get_prompt("review", {"code": "tide.py", "lines": "3"})).messages
+        assert [(each.role, each.content) for each in said] == [
+            ("user", types.TextContent(type="text", text="Review tide.py in 3 lines."))
+        ]
+        both = (await client.get_prompt("dialogue", {"input": "tides"})).messages
+        assert [(each.role, getattr(each.content, "text", None)) for each in both] == [
+            ("user", "What of tides?"),
+            ("assistant", "Let me see."),
+        ]
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        ("docs://breaks", "StepFailed: ValueError: no such port"),
+        ("docs://asks", "Suspended: the run waits for an answer"),
+        ("docs://none", "there is no resource 'docs://none'"),
+    ],
+)
+async def test_a_resource_that_cannot_be_read_says_why(mode: str, uri: str, told: str) -> None:
+    async with served(mode) as client:
+        with pytest.raises(MCPError, match=told):
+            await client.read_resource(uri)
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("name", "arguments", "told"),
+    [
+        ("none", {}, "there is no prompt 'none'"),
+        ("review", {}, "code"),
+        ("review", {"code": "x", "lines": "many"}, "lines"),
+        ("breaks", {"input": "x"}, "ScriptExhausted"),
+    ],
+)
+async def test_a_prompt_that_cannot_be_made_says_why(
+    mode: str, name: str, arguments: dict[str, str], told: str
+) -> None:
+    async with served(mode) as client:
+        with pytest.raises(MCPError, match=told):
+            await client.get_prompt(name, arguments)
+
+
+@MODES
+async def test_what_is_not_offered_is_not_announced(mode: str) -> None:
+    async with served(mode, {"style": style}, None, None) as client:
+        capabilities = client.server_capabilities
+        assert (capabilities.resources, capabilities.prompts) == (None, None)
+    async with served(mode, prompts=None) as client:
+        capabilities = client.server_capabilities
+        assert (capabilities.resources is not None, capabilities.prompts) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("resources", "told"),
+    [
+        ({"style": style}, "'style' is not a valid URI of a resource"),
+        ({"docs://x": review}, "is the tool 'review', which needs arguments"),
+        ({"docs://x": 3}, "3"),
+    ],
+)
+async def test_what_cannot_be_a_resource_is_refused(resources: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        mcp_server(Harness(), resources=resources)
+
+
+PROGRAM = """
+import anyio
+from noetic_mcp import serve_mcp
+from noetic_py import Harness
+from test_serving_content import PROMPTS, RESOURCES
+
+async def main():
+    async with Harness() as harness:
+        await serve_mcp(harness, resources=RESOURCES, prompts=PROMPTS)
+
+anyio.run(main)
+"""
+
+
+async def test_our_own_client_reads_them_over_standard_input_and_output(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n{PROGRAM}")
+    async with McpServer.stdio("own", [sys.executable, str(program)]) as server:
+        assert await server.read("docs://style") == [InputText(text="Write short sentences.")]
+        image, _ = await server.read("docs://picture")
+        assert isinstance(image, InputImage)
+        assert image.data == PIXEL
+        (said,) = await server.prompt("review", {"code": "tide.py"})
+        assert said.text == "Review tide.py in 10 lines."
+        with pytest.raises(McpProtocolError, match="no such port"):
+            await server.read("docs://breaks")
