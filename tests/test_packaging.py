@@ -244,5 +244,5 @@ def test_the_page_of_known_plugins_names_each_with_the_contract_that_its_tests_h
     found: dict[str, set[str]] = {}
     for folder in ROOT.glob("plugins/*/"):
         tests = "".join(path.read_text() for path in folder.glob("tests/*.py"))
-        found[folder.name] = set(re.findall(r"\b(?:Backend|ItemType|Layer|Model)Contract\b", tests))
+        found[folder.name] = set(re.findall(r"\b(?:Backend|ItemType|Layer|Model|Transform)Contract\b", tests))
     assert told == found

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from noetic_py.testing.reference import ReferenceContract
     from noetic_py.testing.resumable import assert_resumable_everywhere
     from noetic_py.testing.scripted import ScriptedModel, ScriptExhausted, Turn
+    from noetic_py.testing.transforms import TransformContract
     from noetic_py.testing.unfinished import Unfinished
     from noetic_py.testing.virtual import VirtualRuntime
 
@@ -52,6 +53,7 @@ __all__ = [
     "ReferenceContract",
     "ScriptExhausted",
     "ScriptedModel",
+    "TransformContract",
     "Turn",
     "Unfinished",
     "VirtualRuntime",
@@ -82,6 +84,7 @@ _MODULES = {
     "ReferenceContract": "noetic_py.testing.reference",
     "ScriptExhausted": "noetic_py.testing.scripted",
     "ScriptedModel": "noetic_py.testing.scripted",
+    "TransformContract": "noetic_py.testing.transforms",
     "Turn": "noetic_py.testing.scripted",
     "Unfinished": "noetic_py.testing.unfinished",
     "VirtualRuntime": "noetic_py.testing.virtual",
