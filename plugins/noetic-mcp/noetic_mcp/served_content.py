@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from attrs import frozen
 from mcp import MCPError, types
 
-from noetic_mcp.served_step import ServedStep, block_of, served_step
+from noetic_mcp.served_step import Served, ServedStep, block_of, served_step
 from noetic_py import Harness, Message, Tool
 from noetic_py.context.step import AnyStep
 from noetic_py.core.items import ContentPart, InputFile, InputImage
@@ -17,9 +17,32 @@ from noetic_py.core.values import is_array
 from noetic_py.errors import ConfigError, NoeticError
 from noetic_py.tools.definition import AnyTool, render_output
 
-__all__ = ["ServedPrompts", "ServedResources"]
+__all__ = ["ServedPrompts", "ServedResources", "served_resource"]
 
 Contents: TypeAlias = "types.TextResourceContents | types.BlobResourceContents"
+
+
+def served_resource(uri: str, given: AnyStep | AnyTool) -> tuple[types.Resource, AnyStep]:
+    """Make a step or a tool readable.
+
+    Raises:
+        ConfigError: It is neither, or has arguments that a reader cannot give; code `"mcp-resource"`.
+    """
+    if ":" not in uri:
+        raise ConfigError(
+            f"{uri!r} is not a valid URI of a resource; expected scheme:rest",
+            code="mcp-resource",
+            hint='resources={"tides://brest": step}',
+        )
+    if isinstance(given, Tool) and given.parameters.get("required"):
+        raise ConfigError(
+            f"the resource {uri!r} is the tool {given.name!r}, which needs arguments, and a reader gives none",
+            code="mcp-resource",
+            hint="serve a tool without required arguments, or a step",
+        )
+    served = served_step(given.name if isinstance(given, Tool) else "resource", given)
+    name = given.name if isinstance(given, Tool) else given.id
+    return types.Resource(uri=uri, name=name, description=served.listed.description), served.step
 
 
 @frozen(eq=False)
@@ -27,47 +50,19 @@ class ServedResources:
     """Steps and tools that clients read, by their URIs: each reading is a run."""
 
     harness: Harness[Any]
-    listed: Sequence[types.Resource]
-    steps: Mapping[str, AnyStep]
-
-    @classmethod
-    def of(cls, harness: Harness[Any], given: Mapping[str, AnyStep | AnyTool]) -> ServedResources:
-        """Make steps and tools readable.
-
-        Raises:
-            ConfigError: One is neither, or has arguments that a reader cannot give; code `"mcp-resource"`.
-        """
-        steps: dict[str, AnyStep] = {}
-        listed: list[types.Resource] = []
-        for uri, each in given.items():
-            if ":" not in uri:
-                raise ConfigError(
-                    f"{uri!r} is not a valid URI of a resource; expected scheme:rest",
-                    code="mcp-resource",
-                    hint='resources={"tides://brest": step}',
-                )
-            if isinstance(each, Tool) and each.parameters.get("required"):
-                raise ConfigError(
-                    f"the resource {uri!r} is the tool {each.name!r}, which needs arguments, and a reader gives none",
-                    code="mcp-resource",
-                    hint="serve a tool without required arguments, or a step",
-                )
-            served = served_step(each.name if isinstance(each, Tool) else "resource", each)
-            steps[uri] = served.step
-            name = each.name if isinstance(each, Tool) else each.id
-            listed.append(types.Resource(uri=uri, name=name, description=served.listed.description))
-        return cls(harness, listed, steps)
+    served: Served[tuple[types.Resource, AnyStep]]
 
     async def list(self, ctx: object, params: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
         """What clients can read."""
-        return types.ListResourcesResult(resources=[*self.listed])
+        return types.ListResourcesResult(resources=[listed for listed, _ in self.served.now().values()])
 
     async def read(self, ctx: object, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         """Run a resource's step, and show its output."""
         uri = str(params.uri)
-        step = self.steps.get(uri)
-        if step is None:
+        found = self.served.now().get(uri)
+        if found is None:
             raise MCPError(types.INVALID_PARAMS, f"there is no resource {uri!r:.200}")
+        step = found[1]
         value = await _run(self.harness, step, {} if step.kind == "tool" else None)
         shown = _rendered(value, uri)
         parts = [shown] if isinstance(shown, str) else shown
@@ -79,24 +74,15 @@ class ServedPrompts:
     """Steps and tools whose output is a prompt, by their names: each request is a run."""
 
     harness: Harness[Any]
-    served: Sequence[ServedStep]
-
-    @classmethod
-    def of(cls, harness: Harness[Any], given: Mapping[str, AnyStep | AnyTool]) -> ServedPrompts:
-        """Make steps and tools prompts.
-
-        Raises:
-            ConfigError: One is neither, or a type has no JSON schema.
-        """
-        return cls(harness, [served_step(name, each) for name, each in given.items()])
+    served: Served[ServedStep]
 
     async def list(self, ctx: object, params: types.PaginatedRequestParams | None) -> types.ListPromptsResult:
         """The prompts, with their arguments."""
-        return types.ListPromptsResult(prompts=[_prompt(each.listed) for each in self.served])
+        return types.ListPromptsResult(prompts=[_prompt(each.listed) for each in self.served.now().values()])
 
     async def get(self, ctx: object, params: types.GetPromptRequestParams) -> types.GetPromptResult:
         """Run a prompt's step, and give its output as messages."""
-        served = next((each for each in self.served if each.listed.name == params.name), None)
+        served = next((each for each in self.served.now().values() if each.listed.name == params.name), None)
         if served is None:
             raise MCPError(types.INVALID_PARAMS, f"there is no prompt {params.name!r:.80}")
         try:

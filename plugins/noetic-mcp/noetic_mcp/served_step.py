@@ -6,7 +6,7 @@ import base64
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from attrs import frozen
 from mcp import types
@@ -21,7 +21,9 @@ from noetic_py.steps.model import ModelSpec
 from noetic_py.tools.definition import AnyTool, render_output
 from noetic_py.tools.schema import SchemaCheck
 
-__all__ = ["ServedStep", "block_of", "served_step"]
+__all__ = ["Served", "ServedStep", "block_of", "served_step"]
+
+V = TypeVar("V")
 
 _WRAPPED = "result"
 
@@ -61,6 +63,33 @@ class ServedStep:
         if problems:
             raise CodecError(f"the output of {self.listed.name} does not fit its type: {'; '.join(problems[:5])}")
         return content, structured
+
+
+class Served(Generic[V]):
+    """What a mapping serves now: it may change while it is served, and what is unchanged is not made again.
+
+    Args:
+        given: Steps and tools by name.
+        make: Makes the served form of one.
+    """
+
+    def __init__(self, given: Mapping[str, AnyStep | AnyTool], make: Callable[[str, Any], V]) -> None:
+        self._given, self._make = given, make
+        self._made: dict[str, tuple[object, V]] = {}
+        self.now()
+
+    def now(self) -> dict[str, V]:
+        """The served forms, by name.
+
+        Raises:
+            ConfigError: One cannot be served.
+        """
+        made: dict[str, tuple[object, V]] = {}
+        for name, each in self._given.items():
+            known = self._made.get(name)
+            made[name] = known if known is not None and known[0] is each else (each, self._make(name, each))
+        self._made = made
+        return {name: served for name, (_, served) in made.items()}
 
 
 def served_step(name: str, given: AnyStep | AnyTool) -> ServedStep:

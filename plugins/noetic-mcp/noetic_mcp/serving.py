@@ -13,11 +13,12 @@ from mcp import MCPError, types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.server.subscriptions import ListenHandler, SubscriptionBus
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from noetic_mcp.elicitation import answer_of, form_of, pending_text
-from noetic_mcp.served_content import ServedPrompts, ServedResources
-from noetic_mcp.served_step import ServedStep, served_step
+from noetic_mcp.served_content import ServedPrompts, ServedResources, served_resource
+from noetic_mcp.served_step import Served, ServedStep, served_step
 from noetic_py import Emitted, Harness, PendingRequest
 from noetic_py.context.step import AnyStep
 from noetic_py.core.control import Answer, AnyResult
@@ -47,6 +48,7 @@ def mcp_server(
     *,
     resources: Mapping[str, AnyStep | AnyTool] | None = None,
     prompts: Mapping[str, AnyStep | AnyTool] | None = None,
+    changes: SubscriptionBus | None = None,
     name: str = "noetic",
     instructions: str | None = None,
     state: Callable[[], object] | None = None,
@@ -61,6 +63,7 @@ def mcp_server(
         flows: Steps and tools, by the names that clients use; those of `Harness(flows=)` when left out.
         resources: Steps and tools that make what clients read, by its URI; a step gets the input `None`.
         prompts: Steps and tools that make a prompt, by its name: a text, a message or messages.
+        changes: Where you announce that one of these mappings has changed; clients then list it again.
         name: The server's name.
         instructions: Instructions for clients on the use of the server.
         state: Makes the state of a run; needed by steps that ask for a type of their own.
@@ -70,21 +73,22 @@ def mcp_server(
             arguments (`"mcp-resource"`).
     """
     given = harness.flows if flows is None else flows
-    if not (given or resources or prompts):
+    if not (given or resources or prompts or changes):
         raise ConfigError("there is no flow to serve", code="mcp-flows", hint='serve_mcp(harness, {"ask": flow})')
-    calls = _Calls(harness, [served_step(key, each) for key, each in given.items()], state)
-    read = ServedResources.of(harness, resources or {})
-    asked = ServedPrompts.of(harness, prompts or {})
+    calls = _Calls(harness, Served(given, served_step), state)
+    read = ServedResources(harness, Served({} if resources is None else resources, served_resource))
+    asked = ServedPrompts(harness, Served({} if prompts is None else prompts, served_step))
     # What is not offered has no handler, so that clients are not told of it.
     server: Server[Any] = Server(
         name,
         instructions=instructions,
         on_list_tools=calls.list_tools,
         on_call_tool=calls.call_tool,
-        on_list_resources=read.list if resources else None,
-        on_read_resource=read.read if resources else None,
-        on_list_prompts=asked.list if prompts else None,
-        on_get_prompt=asked.get if prompts else None,
+        on_list_resources=read.list if resources is not None else None,
+        on_read_resource=read.read if resources is not None else None,
+        on_list_prompts=asked.list if prompts is not None else None,
+        on_get_prompt=asked.get if prompts is not None else None,
+        on_subscriptions_listen=None if changes is None else ListenHandler(changes),
     )
     # A client must return the request state that it was given.
     server.middleware.append(RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience=name))
@@ -97,6 +101,7 @@ async def serve_mcp(
     *,
     resources: Mapping[str, AnyStep | AnyTool] | None = None,
     prompts: Mapping[str, AnyStep | AnyTool] | None = None,
+    changes: SubscriptionBus | None = None,
     name: str = "noetic",
     instructions: str | None = None,
     state: Callable[[], object] | None = None,
@@ -118,6 +123,7 @@ async def serve_mcp(
         flows: Steps and tools, by the names that clients use; those of `Harness(flows=)` when left out.
         resources: Steps and tools that make what clients read, by its URI; a step gets the input `None`.
         prompts: Steps and tools that make a prompt, by its name: a text, a message or messages.
+        changes: Where you announce that one of these mappings has changed; clients then list it again.
         name: The server's name.
         instructions: Instructions for clients on the use of the server.
         state: Makes the state of a run; needed by steps that ask for a type of their own.
@@ -130,7 +136,14 @@ async def serve_mcp(
         ConfigError: No flow is given (code `"mcp-flows"`), or HTTP cannot be served so (`"mcp-http"`).
     """
     server = mcp_server(
-        harness, flows, resources=resources, prompts=prompts, name=name, instructions=instructions, state=state
+        harness,
+        flows,
+        resources=resources,
+        prompts=prompts,
+        changes=changes,
+        name=name,
+        instructions=instructions,
+        state=state,
     )
     if port is not None:
         await _serve_http(server, host, port, allowed_hosts)
@@ -175,8 +188,13 @@ class _Calls:
     """Answers the requests of clients."""
 
     harness: Harness[Any]
-    served: Sequence[ServedStep]
+    known: Served[ServedStep]
     state: Callable[[], object] | None
+
+    @property
+    def served(self) -> Sequence[ServedStep]:
+        """What is served now."""
+        return tuple(self.known.now().values())
 
     @property
     def _keeps(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from mcp import MCPError, types
 from mcp.client import Client
+from mcp.server.subscriptions import InMemorySubscriptionBus, ResourcesListChanged, ToolsListChanged
 from noetic_mcp import McpProtocolError, McpServer, mcp_server
 
 from noetic_py import Ask, Context, Harness, InMemoryBackend, InputImage, InputText, Message, call_model, step, tool
@@ -182,6 +183,72 @@ async def test_what_is_not_offered_is_not_announced(mode: str) -> None:
 async def test_what_cannot_be_a_resource_is_refused(resources: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         mcp_server(Harness(), resources=resources)
+
+
+async def test_clients_hear_that_lists_have_changed_and_list_again() -> None:
+    flows: dict[str, Any] = {"style": style}
+    resources: dict[str, Any] = {}
+    changes = InMemorySubscriptionBus()
+    async with Harness() as harness:
+        server = mcp_server(harness, flows, resources=resources, changes=changes)
+        async with Client(server, cache=None) as client:
+            assert client.server_capabilities.tools == types.ToolsCapability(list_changed=True)
+            async with client.listen(tools_list_changed=True, resources_list_changed=True) as events:
+                assert [tool.name for tool in (await client.list_tools()).tools] == ["style"]
+                flows["dialogue"] = dialogue
+                await changes.publish(ToolsListChanged())
+                assert isinstance(await anext(events), ToolsListChanged)
+                assert [tool.name for tool in (await client.list_tools()).tools] == ["style", "dialogue"]
+                resources["docs://style"] = style
+                await changes.publish(ResourcesListChanged())
+                assert isinstance(await anext(events), ResourcesListChanged)
+                assert [each.name for each in (await client.list_resources()).resources] == ["style"]
+                del flows["style"]
+                with pytest.raises(MCPError, match="there is no tool 'style'"):
+                    await client.call_tool("style", {})
+
+
+GROWING = """
+import anyio
+from mcp.server.subscriptions import InMemorySubscriptionBus, ToolsListChanged
+from noetic_mcp import serve_mcp
+from noetic_py import Harness, tool
+
+changes, flows = InMemorySubscriptionBus(), {}
+
+@tool
+async def later() -> str:
+    "Comes later."
+    return "here"
+
+@tool
+async def grow() -> str:
+    "Adds a tool."
+    flows["later"] = later
+    await changes.publish(ToolsListChanged())
+    return "grown"
+
+flows["grow"] = grow
+
+async def main():
+    async with Harness() as harness:
+        await serve_mcp(harness, flows, changes=changes)
+
+anyio.run(main)
+"""
+
+
+async def test_our_own_client_hears_of_a_new_tool(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(GROWING)
+    async with McpServer.stdio("own", [sys.executable, str(program)]) as server:
+        before = await server.tools()
+        assert [tool.wire_name for tool in before] == ["own__grow"]
+        # The list is asked for again only after a change that was announced.
+        assert await server.tools() is before
+        assert await server.call("grow", {}) == "grown"
+        assert [tool.wire_name for tool in await server.tools()] == ["own__grow", "own__later"]
+        assert await server.call("later", {}) == "here"
 
 
 PROGRAM = """
