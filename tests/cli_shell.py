@@ -16,6 +16,7 @@ import pytest
 from typer.main import get_command
 
 from noetic_py.cli.app import run_command_line
+from tests.warm import forked
 
 ROOT = Path(__file__).resolve().parent.parent
 NOETIC = [sys.executable, "-W", "error", "-m", "noetic_py.cli"]
@@ -57,8 +58,10 @@ class Shell:
         return path
 
     def run(self, *arguments: str, stdin: bytes | None = None, **extra: str) -> subprocess.CompletedProcess[str]:
+        # The process that forks knows the packages that it found when it began.
+        noetic = NOETIC if "PYTHONPATH" in extra else forked("tests.warm_noetic", "-W", "error")
         done = subprocess.run(
-            [*NOETIC, *arguments],
+            [*noetic, *arguments],
             cwd=self.folder,
             env=environment(**extra),
             input=stdin if stdin is not None else b"",

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -58,6 +59,7 @@ from noetic_py.core.events import (
     UntilFailed,
 )
 from tests.cli_shell import ROOT, SHOUT, TIMEOUT, Inside, Shell, environment, posix, read_until
+from tests.warm import forked
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -1204,7 +1206,8 @@ def pattern(printed: str) -> str:
 def test_the_guide(tmp_path: Path, block: str) -> None:
     for name, text in FILES:
         (tmp_path / name).write_text(text, encoding="utf-8")
-    functions = f'noetic() {{ "{sys.executable}" -m noetic_py.cli "$@"; }}; python() {{ "{sys.executable}" "$@"; }}; '
+    noetic = shlex.join(forked("tests.warm_noetic"))
+    functions = f'noetic() {{ {noetic} "$@"; }}; python() {{ "{sys.executable}" "$@"; }}; '
     for command, printed in said_in(block):
         done = subprocess.run(
             ["sh", "-c", functions + command],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import statistics
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.warm import forked
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -267,7 +270,8 @@ def test_the_commands_of_get_started_print_what_the_page_says(page: str, tmp_pat
     text = text_of(page)
     for name, code in re.findall(r'^```python title="(\S+)"\n(.*?)^```$', text, re.DOTALL | re.MULTILINE):
         (tmp_path / name).write_text(code, encoding="utf-8")
-    functions = f'noetic() {{ "{sys.executable}" -m noetic_py.cli "$@"; }}; python() {{ "{sys.executable}" "$@"; }}; '
+    noetic = shlex.join(forked("tests.warm_noetic"))
+    functions = f'noetic() {{ {noetic} "$@"; }}; python() {{ "{sys.executable}" "$@"; }}; '
     blocks = re.findall(r"^```console\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     assert blocks != []
     for part in (part for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]):

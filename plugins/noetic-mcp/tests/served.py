@@ -200,6 +200,10 @@ def over_http() -> None:
         uvicorn.Server(config).run(sockets=[listening])
 
 
-if __name__ == "__main__":
+def main() -> None:
     warnings.simplefilter("ignore")
     over_http() if sys.argv[1] == "http" else server.run("stdio")
+
+
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import warm
 from noetic_mcp import McpResources, McpServer, McpTools
 
 from noetic_py import (
@@ -28,12 +27,13 @@ from noetic_py.core.types import Replay
 from noetic_py.errors import BudgetExceeded, ConfigError, RunNotFound, StepOutcomeUnknown
 from noetic_py.memory import PermissionRule, Permissions
 from noetic_py.testing import FaultyBackend, ScriptedModel
+from tests.warm import forked
 
 HERE = Path(__file__).parent
 
 
 def served(name: str, **options: Any) -> McpServer:
-    return McpServer.stdio(name, warm.command(), **options)
+    return McpServer.stdio(name, [*forked("served"), "stdio"], **options)
 
 
 def call(name: str, **arguments: Any) -> FunctionCall:

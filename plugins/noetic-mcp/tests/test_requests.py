@@ -9,7 +9,6 @@ from typing import Any
 
 import anyio
 import pytest
-import warm
 from noetic_mcp import McpProtocolError, McpServer
 
 from noetic_py import (
@@ -27,12 +26,13 @@ from noetic_py import (
 from noetic_py.core.events import ProgressSet
 from noetic_py.errors import ConfigError
 from noetic_py.testing import ScriptedModel
+from tests.warm import forked
 
 HERE = Path(__file__).parent
 
 
 def modern(**options: Any) -> McpServer:
-    return McpServer.stdio("one", warm.command(), **options)
+    return McpServer.stdio("one", [*forked("served"), "stdio"], **options)
 
 
 def earlier(**options: Any) -> McpServer:

@@ -15,7 +15,6 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-import warm
 from noetic_mcp import (
     McpConnectionLost,
     McpError,
@@ -28,12 +27,13 @@ from noetic_mcp import (
 
 from noetic_py import InputFile, InputImage, InputText, Secret
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
+from tests.warm import forked
 
 HERE = Path(__file__).parent
 
 
 def served(name: str = "served", **options: Any) -> McpServer:
-    return McpServer.stdio(name, warm.command(), **options)
+    return McpServer.stdio(name, [*forked("served"), "stdio"], **options)
 
 
 def by_hand(*arguments: str, **options: Any) -> McpServer:
