@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer import Typer
 from typer.main import get_command
 
 from noetic_py.cli.app import run_command_line
@@ -88,6 +89,11 @@ command_of = cache(get_command)
 """The parser of a command line. Making it takes longer than most commands do, and each would make it anew."""
 
 
+def fresh_command(app: Typer) -> object:
+    """A copy, for a group keeps the commands of the plugins that it has loaded."""
+    return copy(command_of(app))
+
+
 class Inside(Shell):
     """The same in this process, which takes a fraction of the time: for tables of cases."""
 
@@ -102,8 +108,7 @@ class Inside(Shell):
             patch.setattr(sys, "argv", ["noetic", *arguments])
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin or b"")))
             patch.setattr(sys, "path", [*sys.path])
-            # A copy, for a group keeps the commands of the plugins that it has loaded.
-            patch.setattr("typer.main.get_command", lambda app: copy(command_of(app)))
+            patch.setattr("typer.main.get_command", fresh_command)
             patch.delenv("NOETIC_DB", raising=False)
             for name, value in extra.items():
                 patch.setenv(name, value)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
-import anyio._backends._asyncio  # noqa: F401  # which the event loop of a command needs
-
-import noetic_py.testing
+import noetic_py
 from noetic_py import plugins
 from noetic_py.cli import __main__ as command_line
 from noetic_py.cli import app
 
 __all__ = ["main"]
 
+for name in ("anyio._backends._asyncio", "noetic_py.testing"):
+    import_module(name)
 for name in noetic_py.__all__:
     getattr(noetic_py, name)
 plugins.load_plugins()
