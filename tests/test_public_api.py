@@ -134,7 +134,11 @@ def test_a_difference_is_told_with_the_command_that_renews_the_list(
     monkeypatch.setattr(script, "LIST", kept)
     # Nothing changes meanwhile, and each reading of the package takes seconds.
     found = script.surface("noetic_py", script.documented(ROOT / "docs" / "api"), ROOT)
-    monkeypatch.setattr(script, "surface", lambda *of: found)
+
+    def surface(*of: object) -> object:
+        return found
+
+    monkeypatch.setattr(script, "surface", surface)
     assert script.main(["--write"]) == 0
     assert script.main([]) == 0
     text = kept.read_text(encoding="utf-8")

@@ -496,13 +496,12 @@ def _copy_contents(contents: dict[str, object], originals: dict[int, object]) ->
 
 
 def _copy_container(value: Any) -> Any:
-    kind: Any = class_of(value)
+    kind = class_of(value)
     if kind not in _CONTAINERS or not _FLAT.issuperset(map(type, value)):
         return None
     if kind is dict and not _FLAT.issuperset(map(type, value.values())):
         return None
-    made: Any = kind(value)
-    return made
+    return value.copy()
 
 
 def _refilled(made: Any, contents: dict[str, object]) -> object:
