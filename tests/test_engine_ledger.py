@@ -897,6 +897,20 @@ async def test_what_is_stored_of_an_output_that_stands_elsewhere_and_of_what_a_c
     ]
 
 
+async def left_by(inner: Step[str, str, Memory, StateBag], scopes: list[anyio.CancelScope]) -> object:
+    """What the state says after a body that was cut off, which finds its scope in the list."""
+
+    @step(version="1")
+    async def outer(text: str, ctx: Ctx) -> object:
+        with anyio.CancelScope() as scope:
+            scopes.append(scope)
+            await inner(text, ctx)
+        return ctx.state["n"]
+
+    async with Harness(plugins=[], checkpoints=InMemoryBackend()) as harness:
+        return (await harness.run(outer, "go")).value
+
+
 async def test_what_a_body_does_to_the_state_after_a_checkpoint_goes_when_it_is_cut_off() -> None:
     scopes: list[anyio.CancelScope] = []
 
@@ -910,15 +924,7 @@ async def test_what_a_body_does_to_the_state_after_a_checkpoint_goes_when_it_is_
         await anyio.sleep_forever()
         return text
 
-    @step(version="1")
-    async def outer(text: str, ctx: Ctx) -> object:
-        with anyio.CancelScope() as scope:
-            scopes.append(scope)
-            await inner(text, ctx)
-        return ctx.state["n"]
-
-    async with Harness(plugins=[], checkpoints=InMemoryBackend()) as harness:
-        assert (await harness.run(outer, "go")).value == 1
+    assert await left_by(inner, scopes) == 1
 
 
 async def test_what_a_body_does_to_the_state_after_a_failed_call_goes_when_it_is_cut_off() -> None:
@@ -941,15 +947,7 @@ async def test_what_a_body_does_to_the_state_after_a_failed_call_goes_when_it_is
         await anyio.sleep_forever()
         return text
 
-    @step(version="1")
-    async def outer(text: str, ctx: Ctx) -> object:
-        with anyio.CancelScope() as scope:
-            scopes.append(scope)
-            await inner(text, ctx)
-        return ctx.state["n"]
-
-    async with Harness(plugins=[], checkpoints=InMemoryBackend()) as harness:
-        assert (await harness.run(outer, "go")).value == 1
+    assert await left_by(inner, scopes) == 1
 
 
 async def test_an_answer_that_a_shutdown_cuts_off_is_written_behind_its_question_and_what_was_done_before() -> None:
