@@ -60,7 +60,7 @@ async def main() -> None:
             except ForgedEvent as error:
                 print(error.message)
         stored = written_in(Path(folder))
-    print("stored:", [word for word in (b"4711", b"sesame") if word in stored] or "neither of them")
+    print("stored:", [word for word in (b"4711-0815", b"sesame") if word in stored] or "neither of them")
     print("a text of your own:", redact("the key bk-live-4711-0815 is in it"))
 
 

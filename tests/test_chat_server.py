@@ -197,7 +197,7 @@ async def test_what_breaks_is_told_without_what_is_inside(tmp_path: Path, caplog
             "turn",
             ("error", {"error": "internal"}),
         )
-        assert b"1234" not in broken.body
+        assert b"the secret" not in broken.body
         # The turn has failed and is kept; delivered again it goes on.
         again = await client.say("ada", "trip", "Hello", "d1")
         assert again.end == {"run": broken.events[0][1]["run"], "status": "completed", "answer": "Well."}

@@ -190,11 +190,11 @@ async def test_a_changed_list_is_heard_from_the_current_protocol() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "reason"),
-    [("at-once", "Connection closed"), ("silent", r"the handshake was not done within 0\.5 s")],
+    ("argument", "seconds", "reason"),
+    [("at-once", 60.0, "Connection closed"), ("silent", 0.5, r"the handshake was not done within 0\.5 s")],
 )
-async def test_a_server_that_does_not_begin(argument: str, reason: str) -> None:
-    async with by_hand(argument, start_timeout=0.5) as server:
+async def test_a_server_that_does_not_begin(argument: str, seconds: float, reason: str) -> None:
+    async with by_hand(argument, start_timeout=seconds) as server:
         with pytest.raises(McpUnavailable, match=reason):
             await server.tools()
         # The next use tries again.
