@@ -10,7 +10,7 @@ from noetic_mcp.server import McpServer
 from noetic_py import InputText, MemoryLayer
 from noetic_py.core.tokens import EstimatedCounter
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
-from noetic_py.memory import Slot, function
+from noetic_py.memory import TIMEOUTS, Slot, function
 
 __all__ = ["McpResources", "McpTools"]
 
@@ -48,6 +48,7 @@ class McpTools(MemoryLayer[dict[str, str]]):
                     f"two MCP servers are named {server.name!r}", code="mcp-name", hint="give each a name of its own"
                 )
             names.add(server.name)
+        _wait_for_servers(self, [server.longest_wait for server in self.servers])
 
     async def init(self) -> None:
         """Read the instructions of the servers that are not known yet."""
@@ -94,6 +95,7 @@ class McpResources(MemoryLayer[dict[str, str]]):
 
     def __attrs_post_init__(self) -> None:
         _check_longest(self.longest)
+        _wait_for_servers(self, [self.server.longest_wait] * len(self.uris))
 
     async def init(self) -> None:
         """Read the named resources that are not known yet, and forget those that are no longer named."""
@@ -148,6 +150,11 @@ def _within(entries: Sequence[str], budget: int) -> str | None:
             break
         shown.append(entry)
     return "\n\n".join(shown) or None
+
+
+def _wait_for_servers(layer: McpTools | McpResources, waits: Sequence[float]) -> None:
+    """Let `init` take as long as the servers themselves may, unless the layer's own `timeouts` limit it."""
+    object.__setattr__(layer, "timeouts", {"init": max(TIMEOUTS["init"], sum(waits)), **layer.timeouts})
 
 
 def _check_longest(longest: int) -> None:

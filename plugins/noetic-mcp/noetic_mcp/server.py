@@ -204,6 +204,11 @@ class McpServer:
         return cls(name, partial(_http, url, shown), (*secrets, *Secret.in_address(url)), options)
 
     @property
+    def longest_wait(self) -> float:
+        """Seconds that its start and one request may take together: the sum of its two timeouts."""
+        return self._start_timeout + self._timeout
+
+    @property
     def name(self) -> str:
         """The prefix of its tools' names."""
         return self._name

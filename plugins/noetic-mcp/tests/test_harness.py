@@ -25,7 +25,7 @@ from noetic_py import (
 )
 from noetic_py.core.types import Replay
 from noetic_py.errors import BudgetExceeded, ConfigError, RunNotFound, StepOutcomeUnknown
-from noetic_py.memory import PermissionRule, Permissions
+from noetic_py.memory import TIMEOUTS, PermissionRule, Permissions
 from noetic_py.testing import FaultyBackend, ScriptedModel
 from tests.warm import forked
 
@@ -148,6 +148,15 @@ async def test_a_run_goes_on_without_the_tools_of_a_server_that_is_not_there() -
     async with missing, Harness(model=model, memory=memory) as harness:
         result = await harness.run(call_model(), "Go.")
     assert (result.value, offered(model, 0)) == ("Done.", [])
+
+
+def test_a_layer_waits_for_a_server_as_long_as_the_server_may_take() -> None:
+    slow = McpServer.stdio("slow", ["program"], start_timeout=200.0, timeout=20.0)
+    usual = McpServer.stdio("usual", ["program"])
+    assert McpTools(servers=[slow, usual]).timeouts == {"init": 310.0}
+    assert McpResources(server=slow, uris=["a://", "b://"]).timeouts == {"init": 440.0}
+    assert McpTools(servers=[]).timeouts == {"init": TIMEOUTS["init"]}
+    assert McpTools(servers=[slow], timeouts={"init": 1.0}).timeouts == {"init": 1.0}
 
 
 class Ruled(Memory):
