@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from noetic_py.memory.layer import Halt as Halt
     from noetic_py.memory.layer import HookName as HookName
     from noetic_py.memory.layer import MemoryLayer as MemoryLayer
+    from noetic_py.memory.layer import Needs as Needs
     from noetic_py.memory.layer import NeedsApproval as NeedsApproval
     from noetic_py.memory.layer import Recall as Recall
     from noetic_py.memory.layer import Returned as Returned
@@ -100,6 +101,7 @@ __all__ = [
     "Memory",
     "MemoryLayer",
     "Moments",
+    "Needs",
     "NeedsApproval",
     "NestedMemory",
     "Observational",
@@ -165,6 +167,7 @@ _HOMES = {
     "Memory": "noetic_py.core.memory",
     "MemoryLayer": "noetic_py.memory.layer",
     "Moments": "noetic_py.memory.layers.temporal",
+    "Needs": "noetic_py.memory.layer",
     "NeedsApproval": "noetic_py.memory.layer",
     "NestedMemory": "noetic_py.memory.layers.working",
     "Observational": "noetic_py.memory.layers.observational",

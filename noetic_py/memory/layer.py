@@ -21,6 +21,7 @@ from typing import (
     get_args,
     get_origin,
     get_type_hints,
+    overload,
 )
 
 from attrs import field, frozen
@@ -575,6 +576,89 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
         """The last that is called."""
 
 
+class Needs(Generic[L]):
+    """Another layer of the bundle, which a layer reads.
+
+    It stands in the class without an annotation, and is the other layer where it is read in a run:
+
+        class Digest(MemoryLayer[None]):
+            facts = Needs(Facts)
+
+            async def recall(self, query: str, budget: int) -> str:
+                return f"{len(self.facts.state)} facts are known."
+
+    A bundle without the other layer is refused before anything runs. If a bundle has several layers of the class, the
+    one is taken whose field has the name of the attribute. The other layer can only be read: a function of it that
+    changes its state raises an error.
+
+    Args:
+        kind: The class of the other layer. Layers of a class below it fit too.
+
+    Raises:
+        ConfigError: It is not the class of a layer; code `"layer-needs"`.
+    """
+
+    def __init__(self, kind: type[L], /) -> None:
+        # A class with brackets is for type checkers; a layer is known by its class alone.
+        given: object = get_origin(kind) or kind
+        if not _is_layer_class(given):
+            raise ConfigError(
+                f"Needs({kind!r:.60}) is not valid; expected the class of a memory layer",
+                code="layer-needs",
+                hint="facts = Needs(Facts)",
+            )
+        self.kind: type[object] = given
+        self.name = ""
+
+    def __set_name__(self, owner: type[object], name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, layer: None, owner: type[object]) -> Needs[L]: ...
+    @overload
+    def __get__(self, layer: AnyLayer, owner: type[object]) -> L: ...
+    def __get__(self, layer: AnyLayer | None, owner: type[object]) -> Any:
+        """The other layer, as the step sees it in which the layer is used.
+
+        Raises:
+            NoContextError: The layer is in no run.
+        """
+        return self if layer is None else self.find(layer.ctx.memory, layer)
+
+    def find(self, memory: Memory, layer: AnyLayer) -> Any:
+        """The other layer in a bundle.
+
+        Args:
+            memory: The bundle.
+            layer: The layer that needs it.
+
+        Raises:
+            ConfigError: There is none (code `"layer-missing"`), or there are several (`"layer-ambiguous"`).
+        """
+        found = {
+            name: each
+            for name, each in layers_of(memory).items()
+            if isinstance(each, self.kind) and each.id != layer.id
+        }
+        if self.name in found:
+            return found[self.name]
+        if len(found) == 1:
+            return next(iter(found.values()))
+        kind, bundle = self.kind.__name__, type(memory).__name__
+        needs = f"layer {layer.id!r} ({type(layer).__name__}) needs a {kind} layer, and {bundle} has"
+        if not found:
+            raise ConfigError(
+                f"{needs} none",
+                code="layer-missing",
+                hint=f"add a field to {bundle}: {self.name}: {kind} = {kind}()",
+            )
+        raise ConfigError(
+            f"{needs} several: {', '.join(found)}",
+            code="layer-ambiguous",
+            hint=f"name the field {self.name!r} of the one that {layer.id!r} is to read",
+        )
+
+
 _HOOKS: dict[type[object], frozenset[HookName]] = {}
 _STATES: dict[type[Any], Any] = {}
 
@@ -677,8 +761,8 @@ def check_memory(memory: Memory) -> None:
 
     Raises:
         ConfigError: Two layers have one id (`"layer-id"`), or a setting is wrong (`"layer-slot"`, `"layer-scope"`,
-            `"layer-budget"`, `"layer-timeout"`, `"layer-placement"`, `"layer-version"`); the first state cannot be
-            stored or made.
+            `"layer-budget"`, `"layer-timeout"`, `"layer-placement"`, `"layer-version"`, `"layer-needs"`); a layer needs
+            one that the bundle does not have (`"layer-missing"`) or has several of (`"layer-ambiguous"`).
     """
     seen: dict[str, str] = {}
     for name, layer in layers_of(memory).items():
@@ -693,8 +777,21 @@ def check_memory(memory: Memory) -> None:
         if version_order(layer.schema_version) is None:
             wrong = f"schema_version={layer.schema_version!r} is not a version"
             raise _wrong(layer, wrong, "version", 'a number from 1, or numbers with dots: "1.10"')
+        _check_needs(layer, memory)
         if is_idle(layer):
             warn(f"layer {layer.id!r} has neither a hook nor a function, so it has no effect")
+
+
+def _check_needs(layer: AnyLayer, memory: Memory) -> None:
+    for name, value in vars(layer).items():
+        if isinstance(value, Needs):
+            hint = f"without an annotation: {name} = Needs({value.kind.__name__})"
+            raise _wrong(layer, f"{name} is annotated, so it is a setting and not a needed layer", "needs", hint)
+    # A class below may have put something else in the place of one.
+    found = {name: value for base in reversed(type(layer).__mro__) for name, value in vars(base).items()}
+    for value in found.values():
+        if isinstance(value, Needs):
+            value.find(memory, layer)
 
 
 # A layer's functions are tools, and providers allow no other letters in the name of one.

@@ -6,7 +6,7 @@ from typing_extensions import assert_type
 
 from noetic_py import Context, Harness, Memory, MemoryLayer, SessionKey, Step, spawn, step, tool, with_memory
 from noetic_py.sessions.export import SessionData
-from noetic_py.memory import Recall, Scope, ToolGroup, ToolGroups, function
+from noetic_py.memory import Needs, Recall, Scope, ToolGroup, ToolGroups, function
 
 
 class Facts(MemoryLayer[list[str]]):
@@ -35,6 +35,23 @@ class Other(Memory):
     things: Facts = Facts()
 
 
+class Digest(MemoryLayer[None]):
+    facts = Needs(Facts)
+    limit: int = 3
+
+    async def recall(self, query: str, budget: int) -> str:
+        assert_type(self.facts, Facts)
+        assert_type(self.facts.state, list[str])
+        self.facts.fcats  # E
+        self.facts.limit = 3  # E
+        return self.facts.newest
+
+
+assert_type(Digest.facts, Needs[Facts])
+Digest(limit=5)
+Digest(facts=Facts())  # E
+Needs(Facts())  # E
+Needs(int)  # E
 Facts(limt=5)  # E
 Facts(budget="some")  # E
 Mem(fact=Facts())  # E
