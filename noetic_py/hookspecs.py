@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 PROJECT = "noetic_py"
 VERSION = 1
-"""The version of the plugin interface. A plugin says with `HOOKS_VERSION = 1` which one it is written for."""
+"""The version of the plugin interface. A plugin says with `HOOKS_VERSION = 1` which one it is written for, or with
+`HOOKS_VERSION = (1, 2)` which is the first and which the last that it works with."""
 
 hookspec: pluggy.HookspecMarker = pluggy.HookspecMarker(PROJECT)
 hookimpl: pluggy.HookimplMarker = pluggy.HookimplMarker(PROJECT)
@@ -231,16 +232,20 @@ class HookCalls:
 
     def _check_version(self, plugin: object, known: LoadedPlugin) -> None:
         declared: object = getattr(plugin, "HOOKS_VERSION", 1)
-        if not isinstance(declared, int) or isinstance(declared, bool) or declared < 1:
-            said = f"{declared!r:.60}"
-            raise known.refused(f"has {said} which is not a valid HOOKS_VERSION{known.package}; expected {VERSION}")
-        if declared == VERSION:
+        versions = _versions(declared)
+        if versions is None:
+            raise known.refused(
+                f"has {declared!r:.60} which is not a valid HOOKS_VERSION{known.package}; expected {VERSION}, or the "
+                f"first and the last version that it works with, as in (1, {VERSION + 1})"
+            )
+        first, last = versions
+        if first <= VERSION <= last:
             return
         name = known.distribution or known.name
         raise known.refused(
-            f"is written for version {declared} of the plugin interface{known.package}, and this noetic-py has "
-            f"version {VERSION}",
-            "install a newer noetic-py" if declared > VERSION else f"install a newer {name}",
+            f"is written for version{f' {first}' if first == last else f's {first} to {last}'} of the plugin interface"
+            f"{known.package}, and this noetic-py has version {VERSION}",
+            "install a newer noetic-py" if first > VERSION else f"install a newer {name}",
         )
 
     def _check_marks(self, plugin: object, known: LoadedPlugin, found: Container[str]) -> None:
@@ -294,6 +299,19 @@ class HookCalls:
             if not any(raised is error for raised, _ in self._raised):
                 self._raised.append((error, known))
             raise
+
+
+def _versions(declared: object) -> tuple[int, int] | None:
+    """The first and the last version of the interface that a plugin declares, `None` if that is not valid."""
+    match declared:
+        case int():
+            first = last = declared
+        case (int(first), int(last)):
+            pass
+        case _:
+            return None
+    # A bool is an int too.
+    return (first, last) if bool not in (type(first), type(last)) and 1 <= first <= last else None
 
 
 def _no_hook(known: LoadedPlugin, hook: str, given: object) -> PluginError:

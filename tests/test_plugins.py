@@ -363,12 +363,19 @@ def test_a_plugin_says_for_which_version_of_the_hooks_it_is(monkeypatch: pytest.
     with pytest.raises(PluginError, match=r"for version 2 of the plugin interface, and .* version 1") as caught:
         load_plugins([plugin(2)])
     assert str(caught.value.hint).startswith("install a newer noetic-py, or ")
-    for wrong in ("1", 0, True, None, 1.5):
+    for wrong in ("1", 0, True, None, 1.5, (), (1,), (0, 1), (2, 1), (1, True), (1, 2, 3), ("1", "2"), {1, 2}):
         with pytest.raises(PluginError, match="is not a valid HOOKS_VERSION; expected 1"):
             load_plugins([plugin(wrong)])
     monkeypatch.setattr(hookspecs, "VERSION", 2)
     with pytest.raises(PluginError, match=r"for version 1 of the plugin interface, and .* version 2") as caught:
         load_plugins([plugin(1)])
+    assert str(caught.value.hint).startswith("install a newer Acme, or ")
+    assert load_plugins([plugin((1, 2))]).names == load_plugins([plugin((2, 4))]).names == ["Acme"]
+    with pytest.raises(PluginError, match=r"for versions 3 to 5 of the plugin interface, and .* version 2") as caught:
+        load_plugins([plugin((3, 5))])
+    assert str(caught.value.hint).startswith("install a newer noetic-py, or ")
+    with pytest.raises(PluginError, match=r"for version 1 of the plugin interface") as caught:
+        load_plugins([plugin((1, 1))])
     assert str(caught.value.hint).startswith("install a newer Acme, or ")
     # A plugin that says nothing is for the first version, which had no way to say it.
     with pytest.raises(PluginError, match="for version 1"):

@@ -101,6 +101,10 @@ BREAKS = {
         "failed in register_models",
     ),
     "another version": ("HOOKS_VERSION = 7\n@hookimpl\ndef register_models(registry): ...", "version 7"),
+    "other versions": (
+        "HOOKS_VERSION = (7, 9)\n@hookimpl\ndef register_models(registry): ...",
+        "versions 7 to 9 of the plugin interface .*, and this noetic-py has version 1",
+    ),
     "another form": ("@hookimpl\ndef register_models(other): ...", "is not a valid hook"),
     "no mark": ("def register_models(registry): ...", "not marked"),
     "no hook": ("", "has no hook"),
