@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import anyio
 import pytest
 from attrs import evolve
 
-from noetic_py.checkpoints import CheckpointBackend, Head, InMemoryBackend, Lease, Record, RunEntry, SqliteBackend
+from noetic_py.checkpoints import (
+    CheckpointBackend,
+    FileBackend,
+    Head,
+    InMemoryBackend,
+    Lease,
+    Record,
+    RunEntry,
+    SqliteBackend,
+)
+from noetic_py.checkpoints.contract import BackendDurability
 from noetic_py.errors import LeaseLost, RunNotFound
 from noetic_py.testing import BackendContract, LastingContract, ReferenceContract
+from noetic_py.testing._conformance.disk import tells_what_waits
 
 FAILED = pytest.fail.Exception
 
@@ -64,6 +76,35 @@ class LateEnd(SqliteBackend):
             return await super().append(run_id, **given)
         self.late = {"run_id": run_id, **given}
         return int(given["expected_position"]) + len(given["records"])
+
+
+class Unsynced(SqliteBackend):
+    """An append is acknowledged without a sync, with the durability `"power"`."""
+
+    async def append(self, run_id: str, **given: Any) -> int:
+        given["durable"] = False
+        return await super().append(run_id, **given)
+
+
+class Buffered(InMemoryBackend):
+    """What is acknowledged is written to a file when the backend is closed."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.buffer = b""
+
+    @property
+    def durability(self) -> BackendDurability:
+        return "process"
+
+    async def append(self, run_id: str, *, records: Sequence[Record], **more: Any) -> int:
+        self.buffer += b"".join(each.payload for each in records)
+        return await super().append(run_id, records=records, **more)
+
+    async def close(self) -> None:
+        self.path.write_bytes(self.buffer)
+        await super().close()
 
 
 class Abandoned(InMemoryBackend):
@@ -144,8 +185,16 @@ class Reference(ReferenceContract):
 
 
 class Lasting(LastingContract):
+    kind: type[FileBackend | SqliteBackend | Buffered]
+
     def make(self, folder: Path) -> CheckpointBackend:
-        return LateEnd(folder / "runs.db")
+        return self.kind(folder / "runs")
+
+
+def lasting(kind: type[FileBackend | SqliteBackend | Buffered]) -> Lasting:
+    made = Lasting()
+    made.kind = kind
+    return made
 
 
 def reference(kind: type[InMemoryBackend]) -> Reference:
@@ -171,7 +220,41 @@ async def test_payloads_that_are_stored_as_one() -> None:
 
 async def test_an_end_that_is_written_later(tmp_path: Path) -> None:
     with pytest.raises((FAILED, RunNotFound)):
-        await Lasting().test_an_acknowledged_append_is_there_at_once(tmp_path, "completed")
+        await lasting(LateEnd).test_an_acknowledged_append_is_there_at_once(tmp_path, "completed")
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A folder on a disk, of which the kernel says what is written; `tmp_path` may be in memory."""
+    with TemporaryDirectory(dir="/var/tmp" if Path("/var/tmp").is_dir() else None) as folder:
+        if not tells_what_waits(Path(folder)):
+            pytest.skip("the kernel does not say what is on the disk")
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("size", [1024, 40_000])
+@pytest.mark.parametrize("write", ["append", "append_many", "put"])
+@pytest.mark.parametrize("kind", [SqliteBackend, FileBackend])
+async def test_what_was_synced_passes(
+    disk: Path, kind: type[FileBackend | SqliteBackend], write: str, size: int
+) -> None:
+    try:
+        await lasting(kind).test_an_acknowledged_write_is_where_it_survives(disk, write, size)
+    except pytest.skip.Exception as skipped:
+        pytest.fail(f"it was not tested: {skipped}")
+
+
+@pytest.mark.parametrize("size", [1024, 40_000])
+async def test_an_acknowledged_append_that_was_not_synced(disk: Path, size: int) -> None:
+    with pytest.raises(
+        FAILED, match=r"^append\(\) has returned, and its durability is 'power', but .* not on the disk"
+    ):
+        await lasting(Unsynced).test_an_acknowledged_write_is_where_it_survives(disk, "append", size)
+
+
+async def test_an_acknowledged_append_that_is_not_in_a_file(tmp_path: Path) -> None:
+    with pytest.raises(FAILED, match=r"durability is 'process', but the data is in a file only after close\(\)"):
+        await lasting(Buffered).test_an_acknowledged_write_is_where_it_survives(tmp_path, "append", 1024)
 
 
 async def test_a_cancelled_append_that_is_written_later() -> None:
@@ -189,6 +272,7 @@ def test_a_row_that_fails_is_short_and_can_be_copied(anyio_backend_name: str) ->
         reference(Forgetful).test_it_does_what_the_reference_does(anyio_backend_name)
     said = str(caught.value)
     assert "These operations show it" in said
+    assert getattr(caught.value, "__notes__", []) == []
     rows = said[said.index("self.replay(") + len("self.replay(") : said.rindex(")")]
     operations = eval(f"[{rows}]")
     assert 1 <= len(operations) <= 3, operations

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import strategies as st
 
 from noetic_py.checkpoints.contract import CheckpointBackend
@@ -284,6 +284,9 @@ class ReferenceContract:
             deadline=None,
             phases=[Phase.explicit, Phase.reuse, Phase.generate],
             suppress_health_check=[HealthCheck.too_slow],
+            # Behind the short row it would show the whole one, in forms that cannot be copied.
+            verbosity=Verbosity.quiet,
+            print_blob=False,
         )
         @given(st.lists(_OPERATIONS, min_size=30, max_size=50))
         def row(operations: list[Operation]) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.errors import CheckpointError, LeaseLost, NoeticError, RunBusy
-from noetic_py.journal.stored import Head, Record
+from noetic_py.journal.stored import Head, Record, Transaction
 from noetic_py.testing._conformance.base import SCOPE, Suite, equal, everything, fill, journal, payloads, record
+from noetic_py.testing._conformance.disk import pieces_of, places_of, tells_what_waits, waiting_files
 
 LARGE = b"large" * 20_000
 SEEDS = 30
@@ -50,6 +52,41 @@ class Reopening(Suite):
             await one.append("r", expected_position=2, fence=0, records=[], summary=b"end", status=status)
             (entry,) = await other.list()
             equal((entry.position, entry.summary, entry.status), (2, b"end", status))
+
+    @pytest.mark.parametrize("size", [1024, 40_000])
+    @pytest.mark.parametrize("write", ["append", "append_many", "put"])
+    async def test_an_acknowledged_write_is_where_it_survives(self, tmp_path: Path, write: str, size: int) -> None:
+        """With durability `"process"` it is in a file when the call returns, with `"power"` on the disk.
+
+        For backends that keep payloads as they are in files of the folder; what is on the disk, Linux says from 6.5 on.
+        """
+        payload = os.urandom(size)  # so that no compression changes it
+        records = [Record("K", (), payload)]
+        async with self.make(tmp_path) as backend:
+            durability = backend.durability
+            await fill(backend, "r", 1)
+            if write == "append":
+                await backend.append("r", expected_position=1, fence=0, records=records)
+            elif write == "append_many":
+                equal(await backend.append_many([Transaction("r", 1, 0, records)]), [2])
+            else:
+                await backend.put(SCOPE, "k", payload)
+            places = places_of(pieces_of(payload), tmp_path)
+            waiting = waiting_files(places)
+        if durability == "none":
+            pytest.skip("its durability is 'none', so it promises nothing")
+        promised = f"{write}() has returned, and its durability is {durability!r}"
+        if not places and places_of(pieces_of(payload), tmp_path):
+            pytest.fail(f"{promised}, but the data is in a file only after close(); write it before the call returns")
+        if not places:
+            pytest.skip("it keeps payloads elsewhere than in the folder, or in another form")
+        if durability == "power" and not tells_what_waits(tmp_path):
+            pytest.skip(
+                f"what is on the disk is not known of {tmp_path}; run it on Linux 6.5 or newer, with --basetemp in a "
+                "folder on a disk, not in memory"
+            )
+        if durability == "power" and waiting:
+            pytest.fail(f"{promised}, but the data is not on the disk; sync before the call returns: {waiting}")
 
     async def test_leases_end_with_the_handle(self, tmp_path: Path) -> None:
         async with self.make(tmp_path) as backend:
