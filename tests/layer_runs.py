@@ -193,7 +193,8 @@ async def _killed(make: Callable[[], MemoryLayer[Any]], flow: AnyStep, at: int, 
             await first.run(flow, "hi", run_id="r")
     backend.revive()
     async with harness(make(), checkpoints=backend) as second:
-        begun = await backend.read("r", limit=1)
+        head = await backend.head("r")
+        begun = head is not None and head.position > 0
         result = await (second.resume("r", flow) if begun else second.run(flow, "hi", run_id="r"))
     return result.value
 

@@ -47,6 +47,7 @@ from noetic_py.errors import (
     LeaseLost,
     LimitExceeded,
     NoeticError,
+    PositionConflict,
     RunBusy,
     StoreUnavailable,
 )
@@ -230,29 +231,34 @@ async def test_writers_that_wait_together_share_a_commit(tmp_path: Path) -> None
             assert sum("SAVEPOINT" in each for each in statements) >= 90
             assert commits(statements) <= 25
             statements.clear()
-            outcomes = await backend.append_many([Transaction(f"s{n}", 0, 0, [record("x")]) for n in range(100)])
-            assert list(outcomes) == [1] * 100
-            assert commits(statements) <= 3
+            done = await backend.commit([Transaction(f"s{n}", 0, 0, [record("x")]) for n in range(100)])
+            assert [each.position for each in done] == [1] * 100
+            assert commits(statements) == 1
 
 
 async def test_one_that_fails_in_sqlite_takes_nobody_with_it(tmp_path: Path) -> None:
     with connections(lambda connection: connection.execute("PRAGMA max_page_count = 60")):
         async with SqliteBackend(tmp_path / "runs.db") as backend:
             await fill(backend, "r", 1)
-            outcomes = await backend.append_many(
-                [
-                    Transaction("a", 0, 0, [record("small")]),
-                    Transaction("b", 0, 0, [Record("K", (), os.urandom(1_000_000))]),
-                    Transaction("c", 0, 0, [record("small")]),
-                    Transaction("c", 9, 0, [record("late")]),
-                    Transaction("c", 1, 0, [record("small too")]),
-                ]
-            )
-            assert [each for each in outcomes if isinstance(each, int)] == [1, 1, 2]
-            assert isinstance(outcomes[1], StoreUnavailable)
-            assert outcomes[1].reason == "full"
+            outcomes: dict[str, object] = {}
+
+            async def append(run_id: str, position: int, payload: bytes) -> None:
+                try:
+                    outcomes[run_id] = await backend.append(
+                        run_id, expected_position=position, fence=0, records=[Record("K", (), payload)]
+                    )
+                except (StoreUnavailable, PositionConflict) as error:
+                    outcomes[run_id] = getattr(error, "reason", type(error))
+
+            async with anyio.create_task_group() as group:
+                for run_id, position, size in (("a", 0, 9), ("b", 0, 1_000_000), ("c", 0, 9), ("late", 9, 9)):
+                    group.start_soon(append, run_id, position, os.urandom(size))
+            assert outcomes == {"a": 1, "b": "full", "c": 1, "late": PositionConflict}
             assert await backend.head("b") is None
-            assert payloads(await everything(backend, "c")) == [b"small", b"small too"]
+            given = [Transaction("d", 0, 0, [record("small")]), Transaction("b", 0, 0, [Record("K", (), bytes(10**6))])]
+            with pytest.raises(StoreUnavailable):
+                await backend.commit(given)
+            assert [await backend.head(run_id) for run_id in ("b", "d")] == [None, None]
 
 
 async def test_bytes_a_step_stay_flat(tmp_path: Path) -> None:
@@ -262,12 +268,9 @@ async def test_bytes_a_step_stay_flat(tmp_path: Path) -> None:
         for first, last in ((0, 100), (100, 1000), (1000, 4000)):
             before = (await backend.stats()).bytes
             for start in range(first, last, 100):
-                await backend.append_many(
-                    [
-                        Transaction("r", n, 0, [Record("StepFinished", ("flow", "a[3]", "b#2"), os.urandom(size))])
-                        for n in range(start, start + 100)
-                    ]
-                )
+                for n in range(start, start + 100):
+                    records = [Record("StepFinished", ("flow", "a[3]", "b#2"), os.urandom(size))]
+                    await backend.append("r", expected_position=n, fence=0, records=records)
             sizes.append(((await backend.stats()).bytes - before) // (last - first))
     assert all(size < each < size * 1.3 for each in sizes), sizes
 

@@ -84,7 +84,7 @@ class Process:
                 self.store.end_savepoint(undo=failed)
             elif failed and write:
                 self.store.undo()
-        self.store.commit()
+        self.store.end()
         assert not self.is_open()
         return outcomes
 
@@ -489,7 +489,7 @@ def test_a_damaged_number_ends_the_pages_of_a_list(tmp_path: Path, number: int) 
         for status in (None, "running"):
             process.begin(write=False)
             pages = listing(1, status)(process.store)
-            process.store.commit()
+            process.store.end()
             assert [(each.run_id, each.cursor, each.problem is None) for each in pages] == [
                 ("b", 2, True),
                 ("a", 0, False),
@@ -955,7 +955,7 @@ def _churned(process: Process, seed: int) -> None:
     for scope, key in live:
         if scope == "GONE":
             process.store.remove((scope,), key, None)
-    process.store.commit()
+    process.store.end()
 
 
 def _copies(folder: Path, mark: bytes) -> int:
@@ -989,11 +989,11 @@ def test_a_file_that_was_scrubbed_holds_no_byte_of_what_was_deleted(tmp_path: Pa
     # What it is told of syncs is what the next transaction relies on.
     for durable, expected in ((False, 1), (True, 2)):
         process.store.begin(write=True, durable=False)
-        process.store.commit()
+        process.store.end()
         process.do(lambda store: store.scrub(), write=False)
         process.store.begin(write=True, durable=durable)
         found = process.store._connection.execute("PRAGMA synchronous").fetchone()[0]
-        process.store.commit()
+        process.store.end()
         assert found == (2 if mode == "persist" else expected)
     process.close()
 

@@ -98,9 +98,8 @@ async def test_what_waits_at_the_same_moment_is_one_group() -> None:
         while len(pool._queue) < 3:
             await anyio.lowlevel.checkpoint()
         gate.let()
-    assert await pool.run_all([Job(two, write=True), Job(two, write=True)]) == [2, 2]
     await pool.close()
-    assert (sorted(values), groups[:2], sum(groups[2:-1]), groups[-1]) == ([1, 2, 2, 2], [1, 3], 2, -1)
+    assert (sorted(values), groups) == ([1, 2, 2, 2], [1, 3, -1])
 
 
 async def test_threads_are_started_for_work_that_would_wait() -> None:
@@ -118,12 +117,12 @@ async def test_threads_are_started_for_work_that_would_wait() -> None:
     assert sorted(groups[-3:]) == [-2, -2, -1]
 
 
-async def test_a_closed_backend_refuses_to_append_nothing(tmp_path: Path) -> None:
+async def test_a_closed_backend_refuses_to_commit_nothing(tmp_path: Path) -> None:
     async with OnServer(Server()) as server, SqliteBackend(tmp_path / "runs.db") as file:
-        assert [list(await each.append_many([])) for each in (server, file)] == [[], []]
+        assert [list(await each.commit([])) for each in (server, file)] == [[], []]
     for backend in (server, file):
         with pytest.raises(StoreUnavailable) as caught:
-            await backend.append_many([])
+            await backend.commit([])
         assert caught.value.reason == "closed"
 
 
@@ -238,8 +237,6 @@ async def test_a_damaged_run_breaks_no_other_one_of_its_group() -> None:
     async with OnServer(server) as backend:
         outcomes = await at_once(server, backend, ["a", "bad", "b"])
         assert (outcomes["a"], outcomes["b"], type(outcomes["bad"])) == (1, 1, CorruptRecord)
-        given = [Transaction(run_id, 0, 0, [Record("K", (), b"x")]) for run_id in ("c", "bad", "d")]
-        assert [type(each) for each in await backend.append_many(given)] == [int, CorruptRecord, int]
 
 
 async def test_a_lost_connection_is_told_to_each_of_a_group() -> None:
@@ -250,18 +247,7 @@ async def test_a_lost_connection_is_told_to_each_of_a_group() -> None:
         errors = [outcomes["a"], outcomes["bad"]]
         assert [each.reason for each in errors if isinstance(each, StoreUnavailable)] == ["lost", "lost"]
         assert errors[0] is not errors[1]
-        given = [Transaction(run_id, 0, 0, []) for run_id in ("c", "bad")]
-        assert [type(each) for each in await backend.append_many(given)] == [StoreUnavailable] * 2
-    assert server.groups == [1, 2, 2]
-
-
-@pytest.mark.parametrize(("size", "groups"), [(1, [256, 44]), (100_000, [83, 83, 83, 51])])
-async def test_many_appends_go_to_a_server_in_parts(size: int, groups: list[int]) -> None:
-    server = Server()
-    async with OnServer(server) as backend:
-        given = [Transaction(f"r{n}", 0, 0, [Record("K", (), bytes(size))]) for n in range(300)]
-        assert list(await backend.append_many(given)) == [1] * 300
-    assert server.groups == groups
+    assert server.groups == [1, 2]
 
 
 async def test_the_last_thread_gives_the_leases_back() -> None:

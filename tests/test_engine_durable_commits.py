@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from noetic_py import (
@@ -31,27 +32,35 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.checkpoints import CheckpointBackend, Record
+from noetic_py.checkpoints import CheckpointBackend, Lease, Record, Transaction
 from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.memory import WorkingMemory
 from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
 
-Commits = list[tuple[str, bool]]
+Commits = list[list[str]]
+NOTED = ("RunStarted", "StepFinished", "RunEnded", "TurnStarted", "TurnEnded")
 
 
 class Noted(DelegatingBackend):
-    """Notes the last record of each transaction, and whether it was to be durable."""
+    """Notes the records that begin or end something, commit by commit."""
 
     def __init__(self, inner: CheckpointBackend) -> None:
         super().__init__(inner)
         self.commits: Commits = []
 
-    async def append(self, run_id: str, *, records: Sequence[Record], durable: bool = True, **given: Any) -> int:
-        last = records[-1]
-        self.commits.append((f"{last.kind} {'/'.join(last.path)}".strip(), durable))
-        return await super().append(run_id, records=records, durable=durable, **given)
+    def _note(self, *written: Sequence[Record]) -> None:
+        records = [each for part in written for each in part if each.kind in NOTED]
+        self.commits.append([f"{each.kind} {'/'.join(each.path)}".strip() for each in records])
+
+    async def append(self, run_id: str, *, records: Sequence[Record], **given: Any) -> int:
+        self._note(records)
+        return await super().append(run_id, records=records, **given)
+
+    async def commit(self, transactions: Sequence[Transaction]) -> Sequence[Lease]:
+        self._note(*(each.records for each in transactions))
+        return await super().commit(transactions)
 
 
 @step
@@ -105,48 +114,74 @@ async def committed(flow: Any, value: object, **options: Any) -> Commits:
 async def test_a_step_at_the_end_of_another_waits_for_it() -> None:
     flow = sequence(one, sequence(one, two, id="inner"), id="flow")
     assert await committed(flow, 1) == [
-        ("RunStarted", True),
-        ("StepFinished flow/one", True),
-        ("StepFinished flow/inner/one", True),
-        ("StepFinished flow/inner/two", False),
-        ("StepFinished flow/inner", False),
-        ("StepFinished flow", False),
-        ("RunEnded", True),
+        ["RunStarted"],
+        ["StepFinished flow/one"],
+        ["StepFinished flow/inner/one"],
+        ["StepFinished flow/inner/two", "StepFinished flow/inner", "StepFinished flow", "RunEnded"],
     ]
 
 
 async def test_a_chosen_case_waits_for_its_branch() -> None:
     flow = sequence(branch(lambda x: "a", {"a": one}, id="either"), two, id="flow")
-    assert ("StepFinished flow/either/one", False) in (commits := await committed(flow, 1))
-    assert ("StepFinished flow/either", True) in commits
+    (together,) = [each for each in await committed(flow, 1) if "StepFinished flow/either/one" in each]
+    assert together[-1] == "StepFinished flow/either"
 
 
 async def test_what_the_code_of_the_user_goes_on_from_does_not_wait() -> None:
-    assert ("StepFinished outer/one", True) in await committed(outer, 1)
+    assert ["StepFinished outer/one"] in await committed(outer, 1)
     rounds = await committed(loop(one, until=until.max_rounds(2), id="rounds"), 1)
-    assert [durable for name, durable in rounds if name.startswith("StepFinished rounds/")] == [True, True]
+    assert [each for each in rounds if each[-1].startswith("StepFinished rounds/")] == [
+        ["StepFinished rounds/one[0]"], ["StepFinished rounds/one[1]"]
+    ]  # fmt: skip
 
 
 async def test_a_step_that_may_run_only_once_does_not_wait() -> None:
-    assert ("StepFinished flow/charged", True) in await committed(sequence(one, charged, id="flow"), 1)
+    commits = await committed(sequence(one, charged, id="flow"), 1)
+    assert "StepFinished flow/charged" in [each[-1] for each in commits if each]
+
+
+async def test_what_detached_work_runs_beside_does_not_wait() -> None:
+    free = anyio.Event()
+
+    @step
+    async def side(x: int, ctx: Context) -> int:
+        await free.wait()
+        return x
+
+    @step
+    async def starts(x: int, ctx: Context) -> int:
+        ctx.spawn_detached(side, x)
+        return x
+
+    backend = Noted(InMemoryBackend())
+    async with Harness(checkpoints=backend) as harness, anyio.create_task_group() as group:
+
+        async def run() -> None:
+            await harness.run(sequence(starts, one, id="flow"), 1)
+
+        group.start_soon(run)
+        await anyio.wait_all_tasks_blocked()
+        # The flow has ended, and the run waits for the work.
+        assert backend.commits[-1][-1] == "StepFinished flow"
+        free.set()
 
 
 async def test_a_hook_and_a_layer_go_on_from_what_is_stored() -> None:
     plain = ScriptedModel("ok", "ok", "ok")
-    assert [durable for _, durable in await committed(call_model(), "hi", model=plain)] == [True, False, False, True]
+    last = ["StepFinished call_model/answer", "StepFinished call_model", "RunEnded"]
+    assert await committed(call_model(), "hi", model=plain) == [["RunStarted"], last]
     hooked = await committed(call_model(hooks=[looks]), "hi", model=plain)
     with_layer = await committed(call_model(), "hi", model=plain, memory=Mem())
-    assert all(durable for _, durable in [*hooked, *with_layer])
+    for commits in (hooked, with_layer):
+        assert "StepFinished call_model/answer" in [each[-1] for each in commits]
 
 
 async def test_an_answer_is_stored_before_its_tools_run_and_before_it_is_read() -> None:
     flow = loop(call_model(tools=[height]), until=until.no_tool_calls(), id="agent")
     commits = await committed(flow, "hi", model=ScriptedModel(FunctionCall(name="height", arguments={}), "2 m"))
-    assert all(durable for name, durable in commits if name.endswith("call_model[0]/answer"))
-    assert any(name.endswith("call_model[0]/answer") for name, _ in commits)
-    assert ("StepFinished call_model/answer", True) in await committed(
-        call_model(output=Tide), "hi", model=ScriptedModel('{"metres": 2}')
-    )
+    assert any(each and each[-1].endswith("call_model[0]/answer") for each in commits)
+    parsed = await committed(call_model(output=Tide), "hi", model=ScriptedModel('{"metres": 2}'))
+    assert "StepFinished call_model/answer" in [each[-1] for each in parsed]
 
 
 async def turn(policy: SessionPolicy | None = None, *, streams: bool = False, **options: Any) -> Commits:
@@ -166,25 +201,26 @@ async def turn(policy: SessionPolicy | None = None, *, streams: bool = False, **
     return backend.commits
 
 
-BEGUN = [("TurnStarted", False), ("RunStarted", True)]
-DONE = [("StepFinished call_model/answer", False), ("StepFinished call_model", False)]
+BEGUN = ["TurnStarted", "RunStarted"]
+DONE = ["StepFinished call_model/answer", "StepFinished call_model", "RunEnded"]
 
 
-async def test_a_turn_has_two_durable_commits() -> None:
-    assert await turn() == [*BEGUN, *DONE, ("RunEnded", False), ("TurnEnded", True)]
+async def test_a_turn_has_two_commits() -> None:
+    assert await turn() == [BEGUN, [*DONE, "TurnEnded"]]
 
 
-async def test_the_end_that_a_caller_reads_from_a_stream_is_durable() -> None:
-    assert await turn(streams=True) == [*BEGUN, *DONE, ("RunEnded", True), ("TurnEnded", True)]
+async def test_the_end_that_a_caller_reads_from_a_stream_is_stored() -> None:
+    assert await turn(streams=True) == [BEGUN, DONE, ["TurnEnded"]]
 
 
-async def test_a_run_whose_turn_is_not_written_at_once_ends_durably() -> None:
-    assert ("RunEnded", True) in await turn(SessionPolicy(persist="manual"))
-    assert ("RunEnded", True) in await turn(SessionPolicy(lock="none"))
+async def test_a_run_whose_turn_is_not_written_at_once_ends_by_itself() -> None:
+    # The turn before was not written at all.
+    assert await turn(SessionPolicy(persist="manual")) == [["TurnEnded"], BEGUN, DONE]
+    assert await turn(SessionPolicy(lock="none")) == [["RunStarted"], DONE, ["TurnEnded"]]
 
 
-async def test_a_turn_whose_run_commits_at_its_end_begins_durably() -> None:
-    assert (await turn(durability="exit"))[0] == ("TurnStarted", True)
+async def test_a_turn_whose_run_commits_at_its_end_begins_all_the_same() -> None:
+    assert await turn(durability="exit") == [["TurnStarted"], ["RunStarted", *DONE, "TurnEnded"]]
 
 
 TURNS = """

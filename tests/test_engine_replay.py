@@ -107,19 +107,25 @@ def harness(backend: Any) -> Any:
 
 
 async def died(flow: AnyStep, after: Callable[[Any], bool]) -> FaultyBackend:
-    """A run whose process dies once a record is stored for which `after` is true."""
+    """A run whose process has died once a record was stored for which `after` is true."""
     whole = InMemoryBackend()
     await harness(whole).run(flow, 1, run_id="r", on_error="result")
-    records = await harness(whole).runs.journal("r")
-    backend = FaultyBackend(InMemoryBackend())
-    for dies_at in range(1, len(records)):
+    journal, stored = await harness(whole).runs.journal("r"), await whole.read("r")
+    for dies_at in range(1, len(journal)):
         backend = FaultyBackend(InMemoryBackend(), dies_at=dies_at, when="after")
         with backend.outlived():
             await harness(backend).run(flow, 1, run_id="r", on_error="result")
         backend.revive()
         if after((await harness(backend).runs.journal("r"))[-1]):
             return backend
-    raise AssertionError("there is no such record")
+    # It is stored together with the steps around it, as a release that stored each by itself has left it.
+    last = next(index for index, record in enumerate(journal) if after(record))
+    entry, left = await whole.entry("r"), InMemoryBackend()
+    assert entry is not None
+    assert isinstance(journal[last], StepFinished)
+    records = stored[: last + 1]
+    await left.append("r", expected_position=0, fence=0, records=records, summary=entry.summary, status="running")
+    return FaultyBackend(left)
 
 
 def ended(name: str) -> Callable[[Any], bool]:

@@ -82,7 +82,11 @@ class Scripted(DelegatingBackend):
 
 
 async def writer_of(backend: Any, mode: Any = "step") -> RunWriter:
-    return RunWriter(RunStorage(backend, mode, None), await backend.acquire("r", ttl=TTL), Codec())
+    writer = RunWriter(RunStorage(backend, mode, None), "r", Codec())
+    # The clock of the module, which tests replace.
+    asked = vars(ledger)["SYSTEM"].monotonic()
+    writer.own(await backend.acquire("r", ttl=TTL), asked)
+    return writer
 
 
 def intent(number: int, size: int) -> Intent:

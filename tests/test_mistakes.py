@@ -1128,7 +1128,7 @@ def test_ctrl_c_before_a_run_begins_says_so(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     early = """
 class Early(InMemoryBackend):
-    async def acquire(self, run_id, *, ttl):
+    async def commit(self, transactions):
         signal.raise_signal(signal.SIGINT)
         await anyio.sleep_forever()
 """

@@ -113,7 +113,7 @@ async def test_a_run_that_died_comes_out_as_foretold() -> None:
     deaths = 0
     for seed in range(8):
         program, seen = random_program(seed), Observations()
-        backend = FaultyBackend(InMemoryBackend(), dies_at=4, when="after")
+        backend = FaultyBackend(InMemoryBackend(), dies_at=3, when="after")
         async with Harness(plugins=(), checkpoints=backend) as harness:
             with backend.outlived():
                 result = await run(program, seen, harness, run_id="r")

@@ -146,8 +146,15 @@ class FencesOfEachRun(InMemoryBackend):
     async def append(self, run_id: str, *, fence: int, **more: Any) -> int:
         return await super().append(run_id, fence=self.real(run_id, fence), **more)
 
-    async def append_many(self, transactions: Any) -> Any:
-        return await super().append_many([evolve(t, fence=self.real(t.run_id, t.fence)) for t in transactions])
+    async def commit(self, transactions: Any) -> Any:
+        done = await super().commit([evolve(t, fence=self.real(t.run_id, t.fence)) for t in transactions])
+        leases: list[Lease] = []
+        for each, lease in zip(transactions, done, strict=True):
+            given = self.given.setdefault(each.run_id, [])
+            if each.acquire is not None:
+                given.append(lease.fence)
+            leases.append(evolve(lease, fence=given.index(lease.fence) + 1 if lease.fence else 0))
+        return leases
 
     async def renew(self, lease: Lease, *, ttl: float) -> Lease:
         await super().renew(Lease(lease.run_id, self.real(lease.run_id, lease.fence)), ttl=ttl)

@@ -24,12 +24,12 @@ from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled, current_token
-from attrs import frozen
+from attrs import evolve, frozen
 
 from noetic_py.checkpoints import checks
 from noetic_py.checkpoints.contract import BackendDurability, Scope
 from noetic_py.core.runtime import SYSTEM, Runtime
-from noetic_py.errors import LeaseLost, NoeticError, StoreUnavailable
+from noetic_py.errors import LeaseLost, StoreUnavailable
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
 from noetic_py.journal.transforms import pack_scope, unpack_scope
 
@@ -200,21 +200,6 @@ class WorkerPool(Generic[U]):
                     self._put(Job(partial(undo, job.value), write=True))
             raise
         return job.outcome()
-
-    async def run_all(self, jobs: Sequence[Job[T]]) -> Sequence[T | NoeticError]:
-        """Have jobs done, in order and in one group as far as it goes; each has an outcome of its own."""
-        self.check_open()
-        await checkpoint_if_cancelled()
-        for job in jobs:
-            self._put(job)
-        await _wait(jobs)
-        outcomes: list[T | NoeticError] = []
-        for job in jobs:
-            try:
-                outcomes.append(job.outcome())
-            except NoeticError as error:
-                outcomes.append(error)
-        return outcomes
 
     async def close(self) -> None:
         """Finish what was handed over, close all workers and end the threads; a second time is not an error."""
@@ -420,6 +405,10 @@ class BlockingStore(Protocol):
         """Take what was deleted out of the files; returns where it may still be."""
         ...
 
+    def commit(self, given: Sequence[Transaction], now: datetime, /) -> Sequence[Lease]:
+        """Append to several runs, begin and end ownership of them, all of it or nothing."""
+        ...
+
     def acquire(self, run_id: str, ttl: float, now: datetime, /) -> Lease:
         """Become the owner."""
         ...
@@ -521,11 +510,9 @@ class StoreBackend(ABC, Generic[S]):
     async def _append(self, given: Transaction, size: int, now: datetime) -> int:
         """Append a transaction that was checked, of so many bytes."""
 
-    @abstractmethod
-    async def _append_many(
-        self, given: Sequence[Transaction], sizes: Sequence[int], now: datetime
-    ) -> Sequence[int | NoeticError]:
-        """Append transactions that were checked, each with an outcome of its own."""
+    async def _commit(self, given: Sequence[Transaction], now: datetime) -> Sequence[Lease]:
+        """Commit transactions that were checked."""
+        return await self._do(lambda store: store.commit(given, now), write=True)
 
     # -- journals
 
@@ -538,7 +525,6 @@ class StoreBackend(ABC, Generic[S]):
         records: Sequence[Record],
         summary: bytes | None = None,
         status: str | None = None,
-        durable: bool = True,
     ) -> int:
         """Append one transaction; see [`CheckpointBackend.append`][noetic_py.checkpoints.CheckpointBackend.append].
 
@@ -549,7 +535,7 @@ class StoreBackend(ABC, Generic[S]):
             CodecError: A record holds a reference and no payload.
             LimitExceeded: It is too large.
         """
-        given = Transaction(run_id, expected_position, fence, records, summary, status, durable)
+        given = Transaction(run_id, expected_position, fence, records, summary, status)
         return await self._append(given, self._size(given), self._runtime.now())
 
     def _size(self, given: Transaction) -> int:
@@ -559,18 +545,25 @@ class StoreBackend(ABC, Generic[S]):
             given.records, given.summary, given.status, largest=self._largest, payloads=self._payloads
         )
 
-    async def append_many(self, transactions: Sequence[Transaction]) -> Sequence[int | NoeticError]:
-        """Append to several runs at once, each transaction with an outcome of its own; hundreds share one commit."""
-        outcomes: dict[int, int | NoeticError] = {}
-        sizes: dict[int, int] = {}
-        for index, given in enumerate(transactions):
-            try:
-                sizes[index] = self._size(given)
-            except NoeticError as error:
-                outcomes[index] = error
-        fit = [transactions[index] for index in sizes]
-        outcomes |= zip(sizes, await self._append_many(fit, [*sizes.values()], self._runtime.now()), strict=True)
-        return [outcomes[index] for index in range(len(outcomes))]
+    async def commit(self, transactions: Sequence[Transaction]) -> Sequence[Lease]:
+        """Append to several runs, begin and end ownership of them: all of it or nothing.
+
+        Raises:
+            RunBusy: Another owner holds a run that was to be acquired.
+            PositionConflict: A journal does not end where it is expected to.
+            LeaseLost: A fence is not the latest owner's.
+            CheckpointFailed: It was not taken, and why.
+            CodecError: A record holds a reference and no payload.
+            LimitExceeded: All of it together is too large.
+            ConfigError: Two transactions are of the same run; code `"commit"`.
+        """
+        given = tuple(transactions)
+        checks.check_apart(given)
+        for each in given:
+            if each.acquire is not None:
+                checks.check_ttl(each.acquire)
+        checks.check_size(sum(map(self._size, given)), self._largest)
+        return await self._commit(given, self._runtime.now())
 
     async def read(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[Record]:
         """A page of records, from position `after` on; it ends early when it has become large.
@@ -777,6 +770,10 @@ class ThreadedBackend(StoreBackend[S]):
     async def _acquire(self, work: Callable[[S], Lease]) -> Lease:
         return await self._pool.run(Job(work, write=True), undo=_undo)
 
+    async def _commit(self, given: Sequence[Transaction], now: datetime) -> Sequence[Lease]:
+        job = Job(lambda store: store.commit(given, now), write=True)
+        return await self._pool.run(job, undo=partial(_undo_commit, given))
+
 
 class EmbeddedStore(BlockingStore, Protocol):
     """A store of this machine."""
@@ -807,23 +804,35 @@ class EmbeddedBackend(ThreadedBackend[E]):
     async def _acquire(self, work: Callable[[E], Lease]) -> Lease:
         return await self._pool.run(Job(work, write=True, durable=False), undo=_undo)
 
+    async def _commit(self, given: Sequence[Transaction], now: datetime) -> Sequence[Lease]:
+        durable = any(each.records or each.summary is not None or each.status is not None for each in given)
+        job = Job(lambda store: store.commit(given, now), write=True, durable=durable)
+        return await self._pool.run(job, undo=partial(_undo_commit, given))
+
     async def _release(self, leases: Collection[Lease]) -> None:
         await self._pool.run(Job(lambda store: store.release(leases), write=True, durable=False))
 
     async def _append(self, given: Transaction, size: int, now: datetime) -> int:
-        return await self._pool.run(Job(_appending(given, now), write=True, durable=given.durable))
-
-    async def _append_many(
-        self, given: Sequence[Transaction], sizes: Sequence[int], now: datetime
-    ) -> Sequence[int | NoeticError]:
-        return await self._pool.run_all(
-            [Job(_appending(each, now), write=True, durable=each.durable) for each in given]
-        )
+        return await self._pool.run(Job(lambda store: store.append(given, now), write=True))
 
 
-def _appending(given: Transaction, now: datetime) -> Callable[[EmbeddedStore], int]:
-    return lambda store: store.append(given, now)
+def commit_in_turn(store: EmbeddedStore, given: Sequence[Transaction], now: datetime) -> Sequence[Lease]:
+    """Do transactions of several runs one after the other, where a store makes one write of them, or has checked them.
+
+    Ownership ends last: a store may end leases also when it could not write that.
+    """
+    done: list[Lease] = []
+    for each in given:
+        if each.acquire is not None:
+            each = evolve(each, fence=store.acquire(each.run_id, each.acquire, now).fence)
+        done.append(Lease(each.run_id, each.fence, store.append(each, now)))
+    store.release([lease for each, lease in zip(given, done, strict=True) if each.release])
+    return done
 
 
 def _undo(lease: Lease, store: BlockingStore) -> None:
     store.release([lease])
+
+
+def _undo_commit(given: Sequence[Transaction], leases: Sequence[Lease], store: BlockingStore) -> None:
+    store.release([lease for each, lease in zip(given, leases, strict=True) if each.acquire is not None])

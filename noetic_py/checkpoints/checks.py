@@ -263,13 +263,22 @@ def check_append(
         if payloads and record.value is not None and not record.payload:
             raise errors.CodecError("a record without its payload cannot be stored", where=f"records[{index}]")
         size += len(record.payload)
-    if size > largest:
-        raise errors.LimitExceeded("stored transaction size", largest, hint=_ELSEWHERE)
+    check_size(size, largest)
     if summary is not None and len(summary) > MAX_SUMMARY:
         raise errors.LimitExceeded("summary size", MAX_SUMMARY, hint="store large values in a record")
     if status is not None:
         check_id(status, "status", longest=MAX_STATUS)
     return size
+
+
+def check_size(size: int, largest: int) -> None:
+    """Refuse a write of too many bytes.
+
+    Raises:
+        LimitExceeded: It has more than `largest`.
+    """
+    if size > largest:
+        raise errors.LimitExceeded("stored transaction size", largest, hint=_ELSEWHERE)
 
 
 def check_settings(*, blob_threshold: int, max_bytes: int, limit: int, code: str, busy_timeout: float = 0.0) -> None:
@@ -326,6 +335,23 @@ def check_ttl(ttl: float) -> None:
     """
     if not 0 < ttl < float("inf"):
         raise errors.ConfigError(f"ttl={ttl!r} is not a positive number of seconds", code="ttl", hint="ttl=30.0")
+
+
+def check_apart(transactions: Sequence[Transaction]) -> None:
+    """Refuse two transactions of one run in one commit.
+
+    Raises:
+        ConfigError: There are two; code `"commit"`.
+    """
+    seen: set[str] = set()
+    for each in transactions:
+        if each.run_id in seen:
+            raise errors.ConfigError(
+                f"two transactions of run {each.run_id!r} are not a valid commit; expected one for each run",
+                code="commit",
+                hint="put their records into one transaction",
+            )
+        seen.add(each.run_id)
 
 
 def check_prune(before: datetime | None, keep: int | None) -> None:

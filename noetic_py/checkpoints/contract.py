@@ -15,10 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias
-
-if TYPE_CHECKING:
-    from noetic_py.errors import NoeticError
+from typing import Literal, Protocol, Self, TypeAlias
 
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
 
@@ -73,7 +70,6 @@ class CheckpointBackend(Protocol):
         records: Sequence[Record],
         summary: bytes | None = None,
         status: str | None = None,
-        durable: bool = True,
     ) -> int:
         """Append one transaction, whole or not at all; the first one makes the run.
 
@@ -84,9 +80,6 @@ class CheckpointBackend(Protocol):
             records: What is appended.
             summary: A small summary of the run, opaque here, that replaces the earlier one.
             status: A short text that replaces the earlier one, and that `list` and `prune` can ask for.
-            durable: Whether it has to survive what `durability` says when this returns. If not, it is visible to all
-                and survives the process, but a loss of power may undo it; the next durable append to any run keeps it
-                too. A backend may make every append durable.
 
         Returns:
             The new position.
@@ -100,13 +93,27 @@ class CheckpointBackend(Protocol):
         """
         ...
 
-    async def append_many(self, transactions: Sequence[Transaction]) -> Sequence[int | NoeticError]:
-        """Append to several runs at once, each transaction with an outcome of its own.
+    async def commit(self, transactions: Sequence[Transaction]) -> Sequence[Lease]:
+        """Append to several runs, begin and end ownership of them: all of it or nothing.
+
+        A backend that cannot make several runs one write does them in order, after it has checked all of them: when its
+        process dies in between, the first ones may be there without those behind them. What a caller has acquired that
+        was cancelled meanwhile is given back.
+
+        Args:
+            transactions: One for each run.
 
         Returns:
-            For each transaction the new position, or the error that
-            [`append`][noetic_py.checkpoints.CheckpointBackend.append]
-            would have raised.
+            For each the owner's lease, with the new position.
+
+        Raises:
+            RunBusy: Another owner holds a run that was to be acquired.
+            PositionConflict: A journal does not end where it is expected to.
+            LeaseLost: A fence is not the latest owner's.
+            CheckpointFailed: It was not taken, and why.
+            CodecError: A record holds what this backend cannot store.
+            LimitExceeded: All of it together is too large.
+            ConfigError: Two transactions are of the same run; code `"commit"`.
         """
         ...
 

@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Self
 
 from noetic_py.checkpoints.contract import BackendDurability, CheckpointBackend, Scope
-from noetic_py.errors import NoeticError
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
 
 
@@ -65,22 +64,15 @@ class DelegatingBackend:
         records: Sequence[Record],
         summary: bytes | None = None,
         status: str | None = None,
-        durable: bool = True,
     ) -> int:
         """Append one transaction."""
         return await self.inner.append(
-            run_id,
-            expected_position=expected_position,
-            fence=fence,
-            records=records,
-            summary=summary,
-            status=status,
-            durable=durable,
+            run_id, expected_position=expected_position, fence=fence, records=records, summary=summary, status=status
         )
 
-    async def append_many(self, transactions: Sequence[Transaction]) -> Sequence[int | NoeticError]:
-        """Append to several runs at once, each transaction with an outcome of its own."""
-        return await self.inner.append_many(transactions)
+    async def commit(self, transactions: Sequence[Transaction]) -> Sequence[Lease]:
+        """Append to several runs, begin and end ownership of them: all of it or nothing."""
+        return await self.inner.commit(transactions)
 
     async def read(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[Record]:
         """A page of records."""

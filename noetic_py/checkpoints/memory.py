@@ -8,13 +8,13 @@ from datetime import datetime
 from typing import TypeVar
 
 from anyio.lowlevel import checkpoint
-from attrs import define, field
+from attrs import define, evolve, field
 
 from noetic_py.checkpoints import checks
-from noetic_py.checkpoints.adapter import PrunePage, StoreBackend
+from noetic_py.checkpoints.adapter import PrunePage, StoreBackend, commit_in_turn
 from noetic_py.checkpoints.contract import BackendDurability, Scope
 from noetic_py.core.runtime import SYSTEM, Runtime
-from noetic_py.errors import NoeticError, StoreUnavailable
+from noetic_py.errors import StoreUnavailable
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
 from noetic_py.journal.transforms import pack_scope, scopes_behind
 
@@ -91,6 +91,19 @@ class MemoryStore:
         run.summary = run.summary if given.summary is None else bytes(given.summary)
         run.status = run.status if given.status is None else given.status
         return run.position
+
+    def commit(self, given: Sequence[Transaction], now: datetime) -> Sequence[Lease]:
+        """Append to several runs, begin and end ownership of them."""
+        for each in given:
+            run = self.runs.get(each.run_id)
+            position, fence = (0, 0) if run is None else (run.position, run.fence)
+            if each.acquire is None:
+                checks.check_turn(each, position, fence)
+            else:
+                if run is not None and self._is_held(run):
+                    raise checks.is_owned("its lease to run out")
+                checks.check_turn(evolve(each, fence=fence), position, fence)
+        return commit_in_turn(self, given, now)
 
     def read(self, run_id: str, after: int, limit: int) -> Sequence[Record]:
         """A page of records."""
@@ -290,15 +303,3 @@ class InMemoryBackend(StoreBackend[MemoryStore]):
 
     async def _append(self, given: Transaction, size: int, now: datetime) -> int:
         return await self._do(lambda store: store.append(given, now))
-
-    async def _append_many(
-        self, given: Sequence[Transaction], sizes: Sequence[int], now: datetime
-    ) -> Sequence[int | NoeticError]:
-        return await self._do(lambda store: [_outcome(store, each, now) for each in given])
-
-
-def _outcome(store: MemoryStore, given: Transaction, now: datetime) -> int | NoeticError:
-    try:
-        return store.append(given, now)
-    except NoeticError as error:
-        return error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Generic, Protocol, TypeVar
 
@@ -17,7 +17,8 @@ from attrs import frozen
 
 from noetic_py.checkpoints.adapter import AnyJob, BlockingStore, Job, ThreadedBackend, WorkerPool
 from noetic_py.checkpoints.checks import check_descriptors
-from noetic_py.errors import CorruptRecord, NoeticError, StoreUnavailable
+from noetic_py.core.values import is_array
+from noetic_py.errors import NoeticError, StoreUnavailable
 from noetic_py.journal.stored import Lease, Transaction
 from noetic_py.journal.transforms import Packed, pack
 
@@ -31,8 +32,6 @@ LOST = frozenset({"unreachable", "starting", "connections", "timeout", "lost"})
 
 _MOST_TOGETHER = 64
 _MOST_BYTES = 4 * 1024 * 1024
-_MANY = 256
-_MANY_BYTES = 8 * 1024 * 1024
 _LEAVING = 5.0
 # These reasons apply to every piece of a group as they apply to the group.
 _FOR_ALL = LOST | {"unknown"}
@@ -169,13 +168,14 @@ class _AppendJob(Job[Sequence[int | NoeticError]]):
 
     __slots__ = ("given", "size")
 
-    def __init__(self, given: Sequence[Transaction], size: int) -> None:
+    def __init__(self, given: Transaction, size: int) -> None:
         super().__init__(self._append, write=True)
         self.given = given
         self.size = size
 
     def _append(self, store: ServerStore) -> Sequence[int | NoeticError]:
-        return store.append_many(self.given)
+        # Unchanged: what a lost connection has committed after all is given back as the store has prepared it.
+        return store.append_many([self.given])
 
 
 class _BackendWorker(ServerWorker[L, B]):
@@ -198,10 +198,10 @@ class _BackendWorker(ServerWorker[L, B]):
         """Take the next job, with the appends that wait behind it if it is one."""
         jobs = [first := queue.popleft()]
         if isinstance(first, _AppendJob):
-            count, size = len(first.given), first.size
-            while queue and isinstance(following := queue[0], _AppendJob):
-                count, size = count + len(following.given), size + following.size
-                if count > _MOST_TOGETHER or size > _MOST_BYTES:
+            size = first.size
+            while len(jobs) < _MOST_TOGETHER and queue and isinstance(following := queue[0], _AppendJob):
+                size += following.size
+                if size > _MOST_BYTES:
                     break
                 jobs.append(queue.popleft())
         return jobs
@@ -212,21 +212,23 @@ class _BackendWorker(ServerWorker[L, B]):
         if len(appends) > 1 and self._done_at_once(appends):
             return
         super().do(jobs)
-        self._leases.update(job.value for job in jobs if isinstance(job.value, Lease))
+        for job in jobs:
+            found = job.value if is_array(job.value) else (job.value,)
+            self._leases.update(each for each in found if isinstance(each, Lease))
 
     def _done_at_once(self, jobs: Sequence[_AppendJob]) -> bool:
         """Do jobs in one transaction; returns whether that is their outcome, or each has to be done alone."""
-        given = [each for job in jobs for each in job.given]
+        given = [job.given for job in jobs]
         try:
-            outcomes = iter(self._done(lambda store: store.append_many(given), since=jobs[0].handed_over))
+            outcomes = self._done(lambda store: store.append_many(given), since=jobs[0].handed_over)
         except Exception as error:  # noqa: BLE001  # raised in the waiting tasks
             if not isinstance(error, StoreUnavailable) or error.reason not in _FOR_ALL:
                 return False
             for job in jobs:
                 job.error = StoreUnavailable(error.message, where=error.where, reason=error.reason, hint=error.hint)
             return True
-        for job in jobs:
-            job.value = [next(outcomes) for _ in job.given]
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            job.value = [outcome]
         return True
 
     def close(self, *, last: bool) -> None:
@@ -287,32 +289,16 @@ class ServerBackend(ThreadedBackend[B]):
 
     async def _append(self, given: Transaction, size: int, now: datetime) -> int:
         await self._begin()
-        (outcome,) = await self._pool.run(_AppendJob([given], size))
+        (outcome,) = await self._pool.run(_AppendJob(given, size))
         if isinstance(outcome, NoeticError):
             raise outcome
         return outcome
 
-    async def _append_many(
-        self, given: Sequence[Transaction], sizes: Sequence[int], now: datetime
-    ) -> Sequence[int | NoeticError]:
-        self._pool.check_open()
+    async def _commit(self, given: Sequence[Transaction], now: datetime) -> Sequence[Lease]:
         await self._begin()
-        outcomes: list[int | NoeticError] = []
-        for begin, end in _chunks(sizes):
-            outcomes += await self._append_chunk(given[begin:end], sum(sizes[begin:end]))
-        return outcomes
-
-    async def _append_chunk(self, given: Sequence[Transaction], size: int) -> Sequence[int | NoeticError]:
-        try:
-            return await self._pool.run(_AppendJob(given, size))
-        except CorruptRecord as error:
-            if len(given) == 1:
-                return [error]
-            # One run is damaged, and the others are not.
-            alone = [await self._append_chunk([each], size) for each in given]
-            return [outcome for outcomes in alone for outcome in outcomes]
-        except NoeticError as error:
-            return [error] * len(given)
+        done = await super()._commit(given, now)
+        self._leases.difference_update(lease for each, lease in zip(given, done, strict=True) if each.release)
+        return done
 
     async def _acquire(self, work: Callable[[B], Lease]) -> Lease:
         await self._begin()
@@ -322,15 +308,3 @@ class ServerBackend(ThreadedBackend[B]):
         """Give a lease back; one that is not held any more is not an error."""
         self._leases.discard(lease)
         await super().release(lease)
-
-
-def _chunks(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Where the parts begin and end of what is appended one after another."""
-    begin = size = 0
-    for index, each in enumerate(sizes):
-        if index - begin == _MANY or (index > begin and size + each > _MANY_BYTES):
-            yield begin, index
-            begin, size = index, 0
-        size += each
-    if sizes:
-        yield begin, len(sizes)

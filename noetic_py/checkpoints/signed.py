@@ -12,9 +12,18 @@ from uuid import uuid4
 from anyio.lowlevel import checkpoint
 from attrs import evolve, frozen
 
-from noetic_py.checkpoints.checks import check_append, check_id, check_page, is_fenced, no_end, no_run
+from noetic_py.checkpoints.checks import (
+    check_apart,
+    check_append,
+    check_id,
+    check_page,
+    is_fenced,
+    is_owned,
+    no_end,
+    no_run,
+)
 from noetic_py.checkpoints.delegating import DelegatingBackend
-from noetic_py.errors import NoeticError, PositionConflict, RunNotFound, TransformMissing, VersionConflict
+from noetic_py.errors import PositionConflict, RunNotFound, TransformMissing, VersionConflict
 from noetic_py.journal.fields import missing, plain_summary
 from noetic_py.journal.signing import NOTHING, StoredEnd, TransformChain, digest_of, origins_at
 from noetic_py.journal.stored import Lease, Record, RunEntry, Stats, Transaction
@@ -322,7 +331,6 @@ class SignedBackend(DelegatingBackend):
         records: Sequence[Record],
         summary: bytes | None = None,
         status: str | None = None,
-        durable: bool = True,
     ) -> int:
         """Append one transaction, encoded by the transforms.
 
@@ -343,41 +351,31 @@ class SignedBackend(DelegatingBackend):
             records=given.records,
             summary=given.summary,
             status=status,
-            durable=durable,
         )
         _keep(self._ends, run_id, end)
         return position
 
-    async def append_many(self, transactions: Sequence[Transaction]) -> Sequence[int | NoeticError]:
-        """Append to several runs at once, each transaction with an outcome of its own."""
+    async def commit(self, transactions: Sequence[Transaction]) -> Sequence[Lease]:
+        """Append to several runs, begin and end ownership of them; the records are encoded by the transforms."""
+        given = tuple(transactions)
+        check_apart(given)
         await self._identify(make=True)
-        outcomes: dict[int, int | NoeticError] = {}
-        waves: list[dict[str, int]] = []
-        for index, transaction in enumerate(transactions):
-            # The next transaction of this run is encoded once its predecessor is known.
-            wave = next((each for each in waves if transaction.run_id not in each), None)
-            if wave is None:
-                waves.append(wave := {})
-            wave[transaction.run_id] = index
-        for wave in waves:
-            outcomes |= await self._append_wave({index: transactions[index] for index in wave.values()})
-        return [outcomes[index] for index in range(len(transactions))]
-
-    async def _append_wave(self, transactions: Mapping[int, Transaction]) -> dict[int, int | NoeticError]:
-        """Append to several runs at once, to each of them once."""
-        outcomes: dict[int, int | NoeticError] = {}
-        sending: dict[int, Transaction] = {}
-        ends: dict[int, JournalEnd] = {}
-        for index, given in transactions.items():
-            try:
-                sending[index], ends[index] = await self._encoded(given, self._ends.pop(given.run_id, None))
-            except NoeticError as error:
-                outcomes[index] = error
-        for index, outcome in zip(sending, await self._inner.append_many(list(sending.values())), strict=True):
-            outcomes[index] = outcome
-            if not isinstance(outcome, NoeticError):
-                _keep(self._ends, ends[index].run_id, ends[index])
-        return outcomes
+        sending: list[Transaction] = []
+        ends: list[JournalEnd] = []
+        for each in given:
+            if each.acquire is not None:
+                self._check_forged(each.run_id)
+            # Another owner may have written since, where this one acquires it.
+            known = self._ends.pop(each.run_id, None)
+            encoded, end = await self._encoded(each, known if each.acquire is None else None)
+            sending.append(encoded)
+            ends.append(end)
+        done = await self._inner.commit(sending)
+        for each, end in zip(given, ends, strict=True):
+            _keep(self._ends, end.run_id, end)
+            if each.release:
+                self._released(each.run_id)
+        return done
 
     async def _encoded(self, given: Transaction, known: JournalEnd | None) -> tuple[Transaction, JournalEnd]:
         """A transaction as it is to be stored, and where the journal ends with it."""
@@ -405,7 +403,12 @@ class SignedBackend(DelegatingBackend):
         return evolve(given, records=records, summary=self._chain.sign_end(after)), after
 
     async def _conflict(self, given: Transaction) -> None:
-        """Say so when it is the fence that is wrong; backends look at that first."""
+        """Say so when it is the owner that is wrong; backends look at that first."""
+        if given.acquire is not None:
+            entry = await self._inner.entry(given.run_id)
+            if entry is not None and entry.held:
+                raise is_owned("its lease to run out")
+            return
         head = await self._inner.head(given.run_id)
         fence = 0 if head is None else head.fence
         if given.fence != fence:
@@ -494,12 +497,15 @@ class SignedBackend(DelegatingBackend):
 
     async def release(self, lease: Lease) -> None:
         """Give a lease back."""
-        end = self._ends.pop(lease.run_id, None)
+        self._released(lease.run_id)
+        await super().release(lease)
+
+    def _released(self, run_id: str) -> None:
+        end = self._ends.pop(run_id, None)
         if end is not None:
             # A journal that this process wrote need not be read to be continued.
             cursor = _Cursor(end.position, end.digest, StoredEnd(end.position, end, None))
             _keep(self._cursors, (end.run_id, end.position), cursor)
-        await super().release(lease)
 
     def _forget(self, run_id: str) -> None:
         self._ends.pop(run_id, None)

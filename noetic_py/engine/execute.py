@@ -205,8 +205,8 @@ async def _committed(frame: Frame, output: object) -> None:
     """A step is done once its record is stored; and nothing goes on in an execution that was stopped."""
     x = frame.x
     run = x.run
-    if run.store is not None:
-        await run.store.commit(run.journal, durable=not _ends_around(frame, output))
+    if run.store is not None and not _ends_around(frame, output):
+        await run.store.commit(run.journal)
     if run.stopping:
         await _breathe(x)
     if frame.step.replay == "once":
@@ -215,8 +215,11 @@ async def _committed(frame: Frame, output: object) -> None:
 
 
 def _ends_around(frame: Frame, output: object) -> bool:
-    """Whether the step around ends with this one before anything of the user's runs, and its commit makes both last."""
+    """Whether the step around ends with this one before anything of the user's runs, and its commit stores both."""
     x, up = frame.x, frame.up
+    if x.run.detached or x.run.stopping:
+        # Detached work goes on, or a wrap-up may follow.
+        return False
     if up is None or up.kind.ends_with is None or x.has_layers or x.run.dispatches_hooks or frame.step.replay == "once":
         return False
     return up.kind.ends_with(up, frame.at[-1], output)

@@ -97,7 +97,7 @@ async def run_flow(run: Run, plan: RunPlan) -> AnyResult:
     if run.bus.active:
         run.bus.publish(RunStartedEvent((), run.run_id))
     try:
-        await _begin(x, root, plan, lease, len(history))
+        _begin(x, root, plan, lease)
         output, stop, error = await _outcome(x, root, plan, lease)
         if root.scope.layer_states and (stop is None or not stop.rule.waits):
             await close_layers(x, root)
@@ -162,15 +162,20 @@ def _run_span(run: Run, tracer: Tracer, step: AnyStep, *, resumed: bool) -> Gene
         yield
 
 
-async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: BudgetLease, history: int) -> None:
-    """Write the head of the journal, or go on where it ends."""
+def open_journal(run: Run, plan: RunPlan) -> None:
+    """Write the head of a new run's journal."""
+    history = len(plan.scope.log)
+    run.journal.append(RunBegun((), run.run_id, run.thread_id, plan.step.id, plan.value, history, plan.opening))
+    if run.early is not None and run.early.rule.settles:
+        note(run, run.early)
+
+
+def _begin(x: Execution, root: Frame, plan: RunPlan, lease: BudgetLease) -> None:
+    """Begin the journal, if it has not been stored already; or go on where it ends."""
     run, run_history = x.run, plan.run_history
     if run_history is None:
-        run.journal.append(RunBegun((), run.run_id, run.thread_id, plan.step.id, plan.value, history, plan.opening))
-        if run.early is not None and run.early.rule.settles:
-            note(run, run.early)
-        if run.store is not None:
-            await run.store.commit(run.journal)
+        if run.store is None:
+            open_journal(run, plan)
         return
     root.node = run_history.index
     recover(run, lease, ())
@@ -374,8 +379,8 @@ async def _end(
         if control is not None and control.shutdown is not None:
             run.store.set_summary(shutdown=True)
         try:
-            durable = run.bus.streamed or not run.store.followed
-            await run.store.commit(run.journal, force=True, durable=durable)
+            # A reader of the stream sees the end before the session is written.
+            await run.store.end(run.journal, followed=run.store.followed and not run.bus.streamed)
         finally:
             await run.store.release()
     if run.bus.active:

@@ -318,9 +318,9 @@ class Run:
 
     def keep_in(self, store: RunWriter) -> None:
         """Make the run durable."""
+        self.alert += self.store is None
         self.store = store
         store.metrics = self.metrics
-        self.alert += 1
         self.bare = False
 
     @property

@@ -34,16 +34,17 @@ class Record:
 
 @frozen
 class Transaction:
-    """The arguments of [`append`][noetic_py.checkpoints.CheckpointBackend.append] as a value.
+    """What is appended to one run, whole or not at all.
 
     Attributes:
         run_id: The run.
         expected_position: Where its journal has to end.
-        fence: The writer's fence; 0 for a run that never had an owner.
+        fence: The writer's fence; 0 for a run that never had an owner, and where this acquires the run.
         records: What is appended; may be empty when only the summary or the status changes.
         summary: Replaces the run's summary; `None` leaves it.
         status: Replaces the run's status; `None` leaves it.
-        durable: Whether it has to survive a loss of power when it is acknowledged, or only with the next one that has.
+        acquire: Seconds for which the writer becomes the run's owner with it; `None` for one that is the owner.
+        release: Whether the owner's lease ends with it.
     """
 
     run_id: str
@@ -52,7 +53,8 @@ class Transaction:
     records: Sequence[Record]
     summary: bytes | None = None
     status: str | None = None
-    durable: bool = True
+    acquire: float | None = None
+    release: bool = False
 
 
 @frozen
@@ -62,7 +64,7 @@ class Lease:
     Attributes:
         run_id: The run.
         fence: Grows with every owner, also over a deletion of the run; a write with an older one is refused.
-        position: Where the run's journal ended when it was acquired; `None` where the backend does not say.
+        position: Where the run's journal ended when this was given; `None` where the backend does not say.
     """
 
     run_id: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from itertools import chain
@@ -22,7 +23,7 @@ from noetic_py.core.control import Answer, AnyResult, stream_of
 from noetic_py.core.diagnostics import Where, log
 from noetic_py.core.items import Item, ItemBase, Opaque
 from noetic_py.core.log import ItemLog
-from noetic_py.core.runtime import Runtime
+from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.core.state import StateBag
 from noetic_py.core.types import T
 from noetic_py.core.values import copy_value, is_array
@@ -44,11 +45,19 @@ from noetic_py.engine.journaling.run_history import (
 )
 from noetic_py.engine.kinds import KINDS
 from noetic_py.engine.layers.versions import revise_layers
-from noetic_py.engine.run import RunPlan
+from noetic_py.engine.run import RunPlan, open_journal
 from noetic_py.engine.state import Run, budget_of, limits_of
-from noetic_py.errors import CodecError, ConfigError, ReplayDiverged, RequestNotFound, RunBusy, RunNotFound
+from noetic_py.errors import (
+    CodecError,
+    ConfigError,
+    PositionConflict,
+    ReplayDiverged,
+    RequestNotFound,
+    RunBusy,
+    RunNotFound,
+)
 from noetic_py.journal.fields import refuse_transformed, summary_fields
-from noetic_py.journal.records import JournalRecord, Opening, RunBegun, RunEnded, dump_record
+from noetic_py.journal.records import JournalRecord, Opening, RunBegun, RunEnded, StepFinished, dump_record
 from noetic_py.journal.run_summary import PlainCodec, forked_from
 from noetic_py.journal.session_stream import StoredState, read_conversation
 from noetic_py.journal.stored import Head, Lease, Record
@@ -104,23 +113,35 @@ async def begin_stored_run(run: Run, plan: RunPlan, storage: RunStorage) -> RunP
         opening.origins = tuple(plan.scope.log.origins())
     begun: dict[str, object] = {"input": plan.value, "history": list(opening.items), "metadata": dict(run.metadata)}
     trees = {where: _encoded(value, where, codec) for where, value in begun.items()}
-    plan = evolve(plan, value=_as_read(plan, trees["input"], codec))
-    lease, head = await acquire_lease(storage.backend, run.run_id)
-    if head is not None and head.position:
-        await release_lease(storage.backend, lease)
-        if storage.again:
-            kind = None if type(state) is StateBag else state.__class__
-            run_history = await load_run_history(storage.backend, run.run_id, codec, kind)
-            return await go_on(run, run_history, plan.step, codec, storage, {"state_type": kind, "budget": plan.budget})
-        raise RunBusy(
-            f"run {run.run_id!r} is there already", hint="resume it, leave out run_id=, or delete the old run"
-        )
-    store = RunWriter(storage, lease, codec)
-    store.status = "running"
-    store.summary_fields = _run_summary(run, plan.step.id, storage.source)
+    plan = evolve(plan, value=_as_read(plan, trees["input"], codec), opening=opening)
+    store = _writer(run, storage, codec, plan.step.id, storage.source)
     store.set_summary()
     run.keep_in(store)
-    return evolve(plan, opening=opening)
+    open_journal(run, plan)
+    try:
+        await store.begin(run.journal)
+        return plan
+    except BaseException as error:
+        # It has not begun here.
+        run.journal.clear()
+        # Where there is no such run, its session was written by another owner meanwhile.
+        if not isinstance(error, PositionConflict) or await storage.backend.head(run.run_id) is None:
+            raise
+    if storage.again:
+        kind = None if type(state) is StateBag else state.__class__
+        run_history = await load_run_history(storage.backend, run.run_id, codec, kind)
+        return await go_on(run, run_history, plan.step, codec, storage, {"state_type": kind, "budget": plan.budget})
+    raise RunBusy(f"run {run.run_id!r} is there already", hint="resume it, leave out run_id=, or delete the old run")
+
+
+def _writer(
+    run: Run, storage: RunStorage, codec: Codec, flow: str, source: str | None, *, position: int = 0
+) -> RunWriter:
+    """Where a run is written to that goes on from a position of its journal."""
+    store = RunWriter(storage, run.run_id, codec, position=position)
+    store.status = "running"
+    store.summary_fields = _run_summary(run, flow, source)
+    return store
 
 
 async def acquire_lease(backend: CheckpointBackend, run_id: str) -> tuple[Lease, Head | None]:
@@ -133,10 +154,13 @@ async def acquire_lease(backend: CheckpointBackend, run_id: str) -> tuple[Lease,
     if lease.position is not None:
         return lease, Head(lease.position, lease.fence)
     try:
-        return lease, await backend.head(run_id)
+        head = await backend.head(run_id)
     except BaseException:
         await release_lease(backend, lease)
         raise
+    if head is not None and head.fence != lease.fence:
+        raise RunBusy("the lease ran out before it was known here", hint="try again; the store answers slowly")
+    return lease, head
 
 
 async def release_lease(backend: CheckpointBackend, lease: Lease) -> None:
@@ -210,7 +234,7 @@ async def fork_at(backend: CheckpointBackend, run_id: str, new: PlannedFork, sta
 
     Raises:
         RunNotFound: There is no such run.
-        PositionConflict: The position is not a transaction's end.
+        PositionConflict: The position is not the end of a step or of a transaction.
         CodecError: The state cannot be stored.
         ConfigError: It is of another type than the run's; code `"state-type"`.
         TransformMissing: The run was written through a record transform that is not here.
@@ -228,7 +252,20 @@ async def fork_at(backend: CheckpointBackend, run_id: str, new: PlannedFork, sta
             # The last record of a run has its open requests.
             records.append(dump_record(ended, codec))
     status = "suspended" if waits else "interrupted"
-    await backend.fork(run_id, at=new.at, new_run_id=new.run_id, records=records, summary=new.summary, status=status)
+    fork = partial(backend.fork, run_id, new_run_id=new.run_id, summary=new.summary, status=status)
+    try:
+        await fork(at=new.at, records=records)
+    except PositionConflict:
+        last = await backend.read(run_id, after=new.at - 1, limit=1) if new.at > 0 else ()
+        if not last or last[0].kind != StepFinished.__name__ or await backend.head(new.run_id) is not None:
+            raise
+        # Several steps were stored at once: those behind the end of the transaction before are copied.
+        between: list[Record] = []
+        for at in range(new.at - 1, -1, -1):
+            between[:0] = await backend.read(run_id, after=at, limit=1)
+            with suppress(PositionConflict):
+                return await fork(at=at, records=[*between, *records])
+        raise
 
 
 async def when_free(take: Callable[[], Awaitable[T]], wait: float, runtime: Runtime) -> T:
@@ -287,13 +324,13 @@ async def go_on(
     )
     run.forked = () if started.run_id == run.run_id else await _forked(storage.backend, run.run_id)
     # Last, so that whatever is wrong with the call leaves the run free.
+    asked = SYSTEM.monotonic()
     lease, head = await acquire_lease(storage.backend, run.run_id)
     if head is None or head.position != len(run_history.records):
         await release_lease(storage.backend, lease)
         raise RunBusy(f"run {run.run_id!r} was written by another owner just now", hint="try again")
-    store = RunWriter(storage, lease, codec, position=head.position)
-    store.status = "running"
-    store.summary_fields = _run_summary(run, step.id, opening.source)
+    store = _writer(run, storage, codec, step.id, opening.source, position=head.position)
+    store.own(lease, asked)
     ended = run_history.ended
     if ended is not None and ended.control is not None and ended.control.shutdown is not None:
         # It goes on, and so a shutdown has not the last word any more.

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from attrs import frozen
+from attrs import evolve, frozen
 
 from noetic_py import errors
 from noetic_py.checkpoints.contract import CheckpointBackend
@@ -26,10 +26,10 @@ from noetic_py.core.runtime import Runtime
 from noetic_py.core.selections import CommittedItems, Deltas
 from noetic_py.core.state import StateBag, class_of
 from noetic_py.core.types import T
-from noetic_py.engine.journaling.ledger import TTL
+from noetic_py.engine.journaling.ledger import TTL, fit_together
 from noetic_py.engine.journaling.replay import decoded, migrate_fields, version_of
 from noetic_py.journal import session_stream
-from noetic_py.journal.stored import Lease, Record
+from noetic_py.journal.stored import Lease, Record, Transaction
 from noetic_py.journal.values import state_tree
 from noetic_py.journal.view_changes import view_change
 from noetic_py.memory.layer import AnyLayer, layers_of
@@ -41,6 +41,7 @@ from noetic_py.sessions.policy import SessionPolicy
 from noetic_py.sessions.queue import Delivery, MessageQueue, QueuedMessage, Sent, SessionLock
 
 if TYPE_CHECKING:
+    from noetic_py.engine.journaling.ledger import RunWriter
     from noetic_py.engine.state import Resources, Run
 
 
@@ -179,6 +180,7 @@ class SessionLease:
     def __init__(self, backend: CheckpointBackend, lease: Lease, position: int) -> None:
         self._backend = backend
         self._lease = lease
+        self._released = False
         self.position: int = position
         self.run: Any = None
 
@@ -186,6 +188,8 @@ class SessionLease:
         """Keep it, until cancelled. Its loss is reported by the next step of the turn, or the next write."""
         while True:
             await anyio.sleep(TTL / 3)
+            if self._released:
+                return
             try:
                 self._lease = await self._backend.renew(self._lease, ttl=TTL)
             except errors.LeaseLost as error:
@@ -197,21 +201,59 @@ class SessionLease:
                 # It lasts for longer than one try takes.
                 continue
 
-    async def append(self, records: Sequence[Record], *, summary: bytes | None = None, durable: bool = True) -> None:
-        """Write at the end of the stream."""
-        append = self._backend.append if durable else partial(self._backend.append, durable=False)
-        self.position = await append(
-            self._lease.run_id,
-            expected_position=self.position,
-            fence=self._lease.fence,
-            records=records,
-            summary=summary,
-            status=None if summary is None else SESSION,
-        )
+    def appending(self, records: Sequence[Record], summary: bytes | None) -> Transaction:
+        """What writes records at the end of the stream."""
+        status = None if summary is None else SESSION
+        return Transaction(self._lease.run_id, self.position, self._lease.fence, records, summary, status)
+
+    async def commit(self, write: SessionWrite, *, last: bool = False) -> None:
+        """Write at the end of the stream; with the end of the turn's run, if that was left to this.
+
+        Args:
+            write: What is written.
+            last: Whether nothing follows, and it is given up with it.
+        """
+        run: RunWriter | None = None if self.run is None else self.run.store
+        ending = None if run is None else run.ending
+        if run is not None and ending is not None and not fit_together(ending, write.transaction):
+            await run.finish()
+            ending = None
+        given = [evolve(write.transaction, release=last)]
+        if ending is not None:
+            # In a backend that writes them in order, the next turn finds a run that has ended, and closes its turn.
+            given.insert(0, ending)
+        leases = await self._backend.commit(given)
+        if run is not None and ending is not None:
+            run.finished()
+        self._released = last
+        write.written(leases[-1])
 
     async def release(self) -> None:
-        """Give it up; cannot be cancelled."""
-        await release_lease(self._backend, self._lease)
+        """Give it up, if it is still this process's; cannot be cancelled."""
+        if not self._released:
+            await release_lease(self._backend, self._lease)
+
+
+@frozen(eq=False)
+class SessionWrite:
+    """Records that are written at the end of a session, and taken in when they are.
+
+    Attributes:
+        transaction: What is written.
+    """
+
+    transaction: Transaction
+    _lease: SessionLease
+    _conversation: session_stream.StoredConversation
+    _codec: Codec
+
+    def written(self, lease: Lease) -> None:
+        """Take them in; the session's stream ends where the lease says."""
+        position, conversation, records = lease.position or 0, self._conversation, self.transaction.records
+        self._lease.position = position
+        conversation.noted = True
+        # A reader may have taken in some of it meanwhile.
+        conversation.advance(records[len(records) - (position - conversation.position) :], self._codec)
 
 
 @frozen(eq=False)
@@ -532,8 +574,10 @@ class SessionStore:
         conversation: session_stream.StoredConversation,
         made: FinishedTurn,
         codec: Codec,
+        *,
+        last: bool = False,
     ) -> None:
-        """Write what a turn has made behind what a session holds."""
+        """Write what a turn has made behind what a session holds; the `last` write gives the lease up with it."""
         kind = class_of(made.state)
         name = kind.__name__
         stored: object = dict(made.state.view()) if isinstance(made.state, StateBag) else made.state
@@ -553,7 +597,7 @@ class SessionStore:
             branch=made.branch, said=made.said, cut=made.cut, back=made.back, took=took,
             view=view_change(conversation.view, shown),
         )  # fmt: skip
-        await self.write(lease, key, conversation, [record], codec)
+        await self.write(lease, key, conversation, [record], codec, last=last)
         conversation.shown = (conversation.view, seen, made.counted if alone else None)
         await self.queue.ack(key, messages)
 
@@ -572,19 +616,27 @@ class SessionStore:
         records: Sequence[Record],
         codec: Codec,
         *,
-        durable: bool = True,
+        last: bool = False,
     ) -> None:
-        """Write at the end of a session, and take it in."""
+        """Write at the end of a session, and take it in; the `last` write gives the lease up with it."""
+        await lease.commit(await self.planned(lease, key, conversation, records, codec), last=last)
+        self.keep(key, conversation)
+
+    async def planned(
+        self,
+        lease: SessionLease,
+        key: SessionKey,
+        conversation: session_stream.StoredConversation,
+        records: Sequence[Record],
+        codec: Codec,
+    ) -> SessionWrite:
+        """What writes at the end of a session."""
         summary = None
         if not conversation.noted:
             summary = dump({"session": list(key.parts), "from": conversation.position})
             # Before the first record, so that no session is in no list.
             await self.backend.put(index_of(key.app, key.user), key.session, b"{}")
-        await lease.append(records, summary=summary, durable=durable)
-        conversation.noted = True
-        # A reader may have taken in some of it meanwhile.
-        conversation.advance(records[len(records) - (lease.position - conversation.position) :], codec)
-        self.keep(key, conversation)
+        return SessionWrite(lease.appending(records, summary), lease, conversation, codec)
 
 
 async def sessions_of(backend: CheckpointBackend, user: str) -> Sequence[SessionKey]:

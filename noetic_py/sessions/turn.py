@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from logging import ERROR
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -166,12 +167,12 @@ class Turn:
             await self._close(lease, conversation, conversation.open.run_id)
         opening = [session_stream.started(self._run.run_id, delivery)]
         storage = plan.storage
-        # The run's own beginning is committed before anything of it runs, and the turn's end behind the run's.
-        await store.write(
-            lease, key, conversation, opening, self._codec, durable=storage is None or storage.mode != "step"
-        )
-        if storage is not None and store.policy.persist != "manual":
-            self._plan = evolve(plan, storage=evolve(storage, followed=True))
+        if storage is None:
+            await store.write(lease, key, conversation, opening, self._codec)
+        else:
+            turn = await store.planned(lease, key, conversation, opening, self._codec)
+            followed = store.policy.persist != "manual"
+            self._plan = evolve(plan, storage=evolve(storage, turn=turn, followed=followed))
         return await self._from(conversation, lambda made: self._write(lease, conversation, made))
 
     async def beside_others(self) -> AnyResult:
@@ -234,13 +235,17 @@ class Turn:
             settled = log.size if made.status == "completed" else settled
         run.asked = unanswered(log, settled)
         log.origin = (run.run_id, self._plan.step.id)
-        begun, position, states = log.size, conversation.position, dict(conversation.states)
+        storage = self._plan.storage
+        turn = None if storage is None else storage.turn
+        begun, states = log.size, dict(conversation.states)
+        # Where the turn has begun: with a run that is stored this is written when the run begins.
+        position = conversation.position if turn is None else turn.transaction.expected_position + 1
         scope = ContextScope(log, self._state(conversation), self._plan.step.id)
         put_view(conversation, scope)
         if unsaved := store.unsaved(key):
             scope.view = unsaved[-1][0].view
         # A run whose beginning is not in the backend alone has to hold it itself, and so has one whose turn is not.
-        whole = store.unsaved(key) or not store.durable or conversation.open is None
+        whole = store.unsaved(key) or not store.durable or (conversation.open is None and turn is None)
         base = Base(*key.parts, -1 if whole else position)
         seen = conversation.log.frozen() if store.policy.on_conflict == "overwrite" else _NONE
         store.begins(key, run)
@@ -275,11 +280,21 @@ class Turn:
         *,
         cancelled: bool,
     ) -> None:
+        run = self._run.store
         try:
-            if self._store.policy.persist == "manual" and made.status != "suspended":
-                await self._store.keep_unsaved(self._key, made, self._codec)
-            else:
-                await write(made)
+            try:
+                if self._store.policy.persist == "manual" and made.status != "suspended":
+                    await self._store.keep_unsaved(self._key, made, self._codec)
+                else:
+                    await write(made)
+            except BaseException:
+                if run is not None:
+                    # It has ended, whatever becomes of the turn; what has failed is why the turn was not written.
+                    with suppress(errors.CheckpointError):
+                        await run.finish()
+                raise
+            if run is not None:
+                await run.finish()
         except errors.NoeticError as error:
             error.result = error.result or result
             if cancelled:
@@ -487,7 +502,7 @@ class Turn:
             if made.queued is not None:
                 await self._store.queue.ack(self._key, [made.queued])
             return
-        await self._store.write_turn(lease, self._key, conversation, made, self._codec)
+        await self._store.write_turn(lease, self._key, conversation, made, self._codec, last=True)
 
 
 def _missing(items: Sequence[Item], written: int, there: Sequence[Item]) -> list[Item]:

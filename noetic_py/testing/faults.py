@@ -13,7 +13,6 @@ from noetic_py.checkpoints.delegating import DelegatingBackend
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
-    from noetic_py.errors import NoeticError
     from noetic_py.journal.stored import Lease, Record, Transaction
 
 __all__ = ["Died", "FaultyBackend", "When"]
@@ -120,32 +119,35 @@ class FaultyBackend(DelegatingBackend):
         records: Sequence[Record],
         summary: bytes | None = None,
         status: str | None = None,
-        durable: bool = True,
     ) -> int:
         """Append one transaction, and die when it is time."""
         self._check()
         await self._count("before")
         position = await self._inner.append(
-            run_id,
-            expected_position=expected_position,
-            fence=fence,
-            records=records,
-            summary=summary,
-            status=status,
-            durable=durable,
+            run_id, expected_position=expected_position, fence=fence, records=records, summary=summary, status=status
         )
         self._check()
         await self._count("after")
         return position
 
-    async def append_many(self, transactions: Sequence[Transaction]) -> Sequence[int | NoeticError]:
-        """Append to several runs; one append, as far as dying goes."""
+    async def commit(self, transactions: Sequence[Transaction]) -> Sequence[Lease]:
+        """Append to several runs, begin and end ownership of them; one append, as far as dying goes."""
         self._check()
         await self._count("before")
-        outcomes = await self._inner.append_many(transactions)
+        done = await self._inner.commit(transactions)
+        for given, lease in zip(transactions, done, strict=True):
+            if given.release:
+                self._leases.pop(given.run_id, None)
+            elif given.acquire is not None:
+                self._leases[given.run_id] = lease
+        if self.dead:
+            # It died meanwhile, and the dead hold nothing.
+            with anyio.CancelScope(shield=True):
+                for lease in self._leases.values():
+                    await self._inner.release(lease)
         self._check()
         await self._count("after")
-        return outcomes
+        return done
 
     async def acquire(self, run_id: str, *, ttl: float) -> Lease:
         """Become the run's one writer, until the process dies."""

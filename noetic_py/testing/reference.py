@@ -65,10 +65,11 @@ def _operation(name: str, **arguments: st.SearchStrategy[Any]) -> st.SearchStrat
 
 
 _APPEND = {"run": _RUNS, "off": st.sampled_from([0, 0, 0, 1, -1]), "which": _WHICH, "records": _drawn()}
+_OWNER = {"acquire": st.sampled_from([None, None, _LONG]), "release": st.booleans()}
 _OPERATIONS = st.one_of(
     _operation("append", summary=_SUMMARYS, status=_STATUSES, **_APPEND),
     _operation("append", summary=st.none(), status=st.none(), **_APPEND),
-    _operation("append_many", several=st.lists(st.fixed_dictionaries(_APPEND), max_size=3)),
+    _operation("commit", several=st.lists(st.fixed_dictionaries(_APPEND | _OWNER), max_size=3)),
     _operation("read", run=_RUNS, after=st.integers(-1, 12), limit=st.integers(0, 5)),
     _operation("head", run=_RUNS),
     _operation("list", limit=_PAGES, status=_STATUSES),
@@ -127,12 +128,11 @@ class _World:
         except NoeticError as error:
             return type(error).__name__
 
-    async def _given(self, run: str, off: int, which: int, records: list[_Drawn]) -> Transaction:
+    async def _given(self, run: str, off: int, which: int, records: list[_Drawn], **owner: Any) -> Transaction:
         head = await self.backend.head(run) if run else None
         fence = 0 if head is None else head.fence
-        return Transaction(
-            run, (head.position if head else 0) + off, self.fence(which, run) if which > 3 else fence, _made(records)
-        )
+        position = (head.position if head else 0) + off
+        return Transaction(run, position, self.fence(which, run) if which > 3 else fence, _made(records), **owner)
 
     async def append(self, run: str, off: int, which: int, records: list[_Drawn], **more: Any) -> object:
         given = await self._given(run, off, which, records)
@@ -140,13 +140,17 @@ class _World:
             run, expected_position=given.expected_position, fence=given.fence, records=given.records, **more
         )
 
-    async def append_many(self, several: list[dict[str, Any]]) -> object:
-        # The order of runs that are new in one call is not promised.
-        new = {each["run"]: None for each in several if each["run"] and await self.backend.head(each["run"]) is None}
-        left_out = list(new)[1:]
-        given = [await self._given(**each) for each in several if each["run"] not in left_out]
-        outcomes = await self.backend.append_many(given)
-        return [each if isinstance(each, int) else type(each).__name__ for each in outcomes]
+    async def commit(self, several: list[dict[str, Any]]) -> object:
+        # Which of several reasons is given, and the order of runs that are new, is not promised.
+        sound = [await self._given(**each) for each in several[:-1] if each["off"] == 0 and each["run"]]
+        given = [each for each in sound if await self.backend.head(each.run_id) is not None and not each.acquire]
+        given += [await self._given(**each) for each in several[-1:]]
+        done = await self.backend.commit(given)
+        for each, lease in zip(given, done, strict=True):
+            if each.acquire is not None:
+                self.leases.append(lease)
+                self.current.add((lease.run_id, lease.fence))
+        return [lease.position for lease in done]
 
     async def read(self, run: str, after: int, limit: int) -> object:
         return list(await self.backend.read(run, after=after, limit=limit))

@@ -15,7 +15,7 @@ import anyio
 from typing_extensions import TypedDict
 
 from noetic_py import Harness, RunResult, errors
-from noetic_py.checkpoints import CheckpointBackend, FileBackend, SqliteBackend
+from noetic_py.checkpoints import CheckpointBackend, FileBackend, Lease, SqliteBackend, Transaction
 from noetic_py.checkpoints.adapter import EmbeddedBackend
 from noetic_py.engine.journaling import ledger
 from noetic_py.engine.journaling.run_history import read_journal
@@ -93,6 +93,12 @@ class Dying(EmbeddedBackend[Any]):
         position = await super().append(run_id, **given)
         self.death.after()
         return position
+
+    async def commit(self, transactions: Sequence[Transaction]) -> Sequence[Lease]:
+        self.death.before()
+        done = await super().commit(transactions)
+        self.death.after()
+        return done
 
 
 class DyingBackend(Dying, SqliteBackend):

@@ -11,7 +11,7 @@ import anyio
 from typing_extensions import TypedDict
 
 from noetic_py import Harness, Message, ModelRequest, call_model, loop, parallel, sequence, step, until
-from noetic_py.checkpoints import SqliteBackend
+from noetic_py.checkpoints import Lease, SqliteBackend, Transaction
 from noetic_py.context.step import AnyStep
 from noetic_py.testing import ScriptedModel
 from noetic_py.testing._random_programs.building import AnyContext
@@ -63,11 +63,16 @@ class Acknowledging(SqliteBackend):
         super().__init__(path, **settings)
         self._handle = os.open(path.parent / ACKNOWLEDGED, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    async def append(self, run_id: str, *, durable: bool = True, **given: Any) -> int:
-        position = await super().append(run_id, durable=durable, **given)
-        if durable:
-            os.write(self._handle, b"%d\n" % position)
+    async def append(self, run_id: str, **given: Any) -> int:
+        position = await super().append(run_id, **given)
+        os.write(self._handle, b"%d\n" % position)
         return position
+
+    async def commit(self, transactions: Sequence[Transaction]) -> Sequence[Lease]:
+        done = await super().commit(transactions)
+        for lease in done:
+            os.write(self._handle, b"%d\n" % (lease.position or 0))
+        return done
 
 
 class Given(TypedDict):

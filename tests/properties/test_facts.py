@@ -276,7 +276,7 @@ class Trial:
             await self.make(backend).run(flow, None, user_id="ada", run_id=name)
         backend.revive()
         async with self.make() as harness:
-            if not await self.backend.read(name, limit=1):
+            if await self.backend.head(name) is None:
                 await harness.run(flow, None, user_id="ada", run_id=name)
             elif (await harness.runs.get(name)).status != "completed":
                 await harness.resume(name, flow)

@@ -10,6 +10,7 @@ from noetic_signing import Signer, Signing
 
 from noetic_py import Harness, step
 from noetic_py.checkpoints import InMemoryBackend, Record
+from noetic_py.core.events import StepCommitted
 from noetic_py.errors import CheckpointFailed, ConfigError, PluginError, RecordRefused, TransformMissing
 
 pytestmark = pytest.mark.anyio
@@ -53,7 +54,7 @@ async def test_001_18_missing_parts_are_an_error() -> None:
         Signing()
     with pytest.raises(CheckpointFailed, match="no key to sign with"):
         await made(backend, Signing(trusted={"runner": [KEY.public]})).run(flow, "hi", run_id="unsigned")
-    assert not (await backend.entry("unsigned") or pytest.fail("it was begun")).position
+    assert await backend.entry("unsigned") is None
     await made(backend, Signing(KEY)).run(flow, "hi", run_id="signed")
     with pytest.raises(TransformMissing):
         await Harness(checkpoints=backend, plugins=()).resume("signed", flow)
@@ -92,12 +93,15 @@ async def test_001_45_a_branch_goes_on_from_what_it_shares() -> None:
     """A fork's chain begins with the records of the other run that it shares, and both go on apart."""
     backend = InMemoryBackend()
     harness = made(backend, Signing(KEY))
-    await harness.run(flow, "hi", run_id="r")
-    head = await backend.head("r")
-    assert head is not None
-    fork = await harness.fork("r", at=head.position - 1)
+    async with harness.stream(flow, "hi", run_id="r") as stream:
+        ends = [event.position async for event in stream.events if isinstance(event, StepCommitted)]
+    fork = await harness.fork("r", at=ends[0])
     assert (await made(backend, Signing(KEY)).resume(fork, flow)).value == "HI!"
     for run_id in ("r", fork):
         assert (await made(backend, Signing(KEY)).runs.verify(run_id)).ok
-    shared = [(await backend.read(run_id))[: head.position - 1] for run_id in ("r", fork)]
+    shared = [(await backend.read(run_id))[: ends[0]] for run_id in ("r", fork)]
     assert shared[0] == shared[1]
+    # What was stored together with the end of the run is signed again.
+    inside = await harness.fork("r", at=ends[-1])
+    assert (await made(backend, Signing(KEY)).runs.verify(inside)).ok
+    assert (await made(backend, Signing(KEY)).resume(inside, flow)).value == "HI!"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -23,6 +22,7 @@ from noetic_py import (
     call_model,
     step,
 )
+from noetic_py.checkpoints import Lease, Transaction
 from noetic_py.sessions.export import SessionData
 from noetic_py.testing import ScriptedModel
 
@@ -63,9 +63,9 @@ async def test_document_004_the_flow_of_a_call() -> None:
     class Counting(InMemoryBackend):
         writes = 0
 
-        async def append(self, run_id: str, **given: Any) -> int:
-            self.writes += run_id == key.stream
-            return await super().append(run_id, **given)
+        async def commit(self, transactions: Sequence[Transaction]) -> Sequence[Lease]:
+            self.writes += any(each.run_id == key.stream for each in transactions)
+            return await super().commit(transactions)
 
     @step
     async def work(_: object, ctx: Ctx) -> int:

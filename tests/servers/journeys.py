@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from noetic_py.checkpoints import CheckpointBackend, Head, Record, Transaction
-from noetic_py.errors import NoeticError, PositionConflict, VersionConflict
+from noetic_py.errors import PositionConflict, VersionConflict
 
 __all__ = ["LARGE", "SCOPE", "THRESHOLD", "Journey", "journal", "record"]
 
@@ -62,15 +60,15 @@ class Journey:
         assert await backend.renew(lease, ttl=600.0) == lease
         await self._append("new", 0, 0, LARGE, status="fresh")
         await self._append("new", 1, 0, "n")
-        outcomes = await backend.append_many(
-            [
-                Transaction("r", 5, lease.fence, [record("e")]),
-                Transaction("many", 0, 0, [record("m0")]),
-                Transaction("many", 1, 0, [record("m1"), record(LARGE)]),
-                Transaction("new", 9, 0, [record("refused")]),
-            ]
-        )
-        assert _told(outcomes) == [6, 1, 3, PositionConflict]
+        many = Transaction("many", 0, 0, [record("m0")], acquire=600.0)
+        done = await backend.commit([Transaction("r", 5, lease.fence, [record("e")]), many])
+        assert [each.position for each in done] == [6, 1]
+        try:
+            await backend.commit([Transaction("r", 6, lease.fence, [record("x")]), Transaction("new", 9, 0, [])])
+            raise AssertionError("half of a commit was taken")
+        except PositionConflict:
+            pass
+        await backend.commit([Transaction("many", 1, done[1].fence, [record("m1"), record(LARGE)], release=True)])
         await backend.fork("r", at=5, new_run_id="fork", summary=b"forked", status="f")
         await self._append("fork", 5, 0, "own")
         await backend.release(lease)
@@ -115,7 +113,3 @@ class Journey:
         assert (stats.runs, stats.records, stats.values, stats.blobs) == (1, 6, 2, 1)
         await backend.delete("fork")
         assert (await backend.stats()).blobs == 0
-
-
-def _told(outcomes: Sequence[int | NoeticError]) -> list[object]:
-    return [each if isinstance(each, int) else type(each) for each in outcomes]

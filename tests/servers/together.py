@@ -13,7 +13,7 @@ import pytest
 
 from noetic_py.checkpoints import CheckpointBackend, Transaction
 from noetic_py.checkpoints.server import ServerBackend
-from noetic_py.errors import RunBusy
+from noetic_py.errors import PositionConflict, RunBusy
 from tests.properties.checks import examples
 from tests.servers.journeys import journal, record
 from tests.servers.tested import ServerOfTests
@@ -94,41 +94,44 @@ class SeveralAtOnce:
                 taken = await other.acquire("r", ttl=600.0)
                 assert taken.fence > lease.fence
 
-    async def test_a_batch_sees_runs_that_somebody_else_has_made_again(self) -> None:
+    async def test_a_commit_sees_runs_that_others_have_made_again(self) -> None:
         with self.server.space() as space:
             url = self.server.url(space)
             async with self.made(url) as one, self.made(url) as other:
                 names = ["a", "b", "c"]
-                await one.append_many([Transaction(name, 0, 0, [record("old")]) for name in names])
+                await one.commit([Transaction(name, 0, 0, [record("old")]) for name in names])
                 for name in names[1:]:
                     await other.delete(name)
                 await other.append("c", expected_position=0, fence=0, records=[record("new")])
-                outcomes = await one.append_many([Transaction(name, 1, 0, [record("more")]) for name in names])
-                told = [each if isinstance(each, int) else type(each).__name__ for each in outcomes]
-                assert told == [2, "PositionConflict", 2]
+                given = {name: Transaction(name, 1, 0, [record("more")]) for name in names}
+                with pytest.raises(PositionConflict):
+                    await one.commit([*given.values()])
+                done = await one.commit([given["a"], given["c"]])
+                assert [each.position for each in done] == [2, 2]
                 assert await journal(one, "c") == [b"new", b"more"]
                 assert await one.append("b", expected_position=0, fence=0, records=[record("again")]) == 1
 
-    async def test_a_batch_takes_transactions_of_one_run_in_their_order(self) -> None:
-        given = [
-            Transaction("b", 0, 0, [record("1")]),
-            # Refused, though what follows would make it right.
-            Transaction("a", 1, 0, []),
-            Transaction("a", 0, 0, [record("1")]),
-            Transaction("a", 1, 0, [record("2")]),
-            Transaction("b", 2, 0, [record("3")]),
-            Transaction("b", 1, 0, [record("2")]),
-            Transaction("a", 1, 0, [record("other")]),
-        ]
+    async def test_appends_that_wait_together_have_outcomes_of_their_own(self) -> None:
         with self.server.space() as space:
-            async with self.made(self.server.url(space)) as backend:
+            async with self.made(self.server.url(space), connections=1) as backend:
+                outcomes: dict[int, object] = {}
+
+                async def append(index: int) -> None:
+                    try:
+                        outcomes[index] = await backend.append(
+                            f"r{index}", expected_position=int(index % 3 == 2), fence=0, records=[record("x")]
+                        )
+                    except PositionConflict as error:
+                        outcomes[index] = type(error)
+
                 for _ in range(2):
-                    outcomes = await backend.append_many(given)
-                    told = [each if isinstance(each, int) else type(each).__name__ for each in outcomes]
-                    assert told == [1, "PositionConflict", 1, 2, "PositionConflict", 2, "PositionConflict"]
-                    assert [await journal(backend, name) for name in "ab"] == [[b"1", b"2"]] * 2
-                    for name in "ab":
-                        await backend.delete(name)
+                    async with anyio.create_task_group() as group:
+                        for index in range(30):
+                            group.start_soon(append, index)
+                    assert [outcomes[index] for index in range(3)] in ([1, 1, PositionConflict], [PositionConflict] * 3)
+                assert set(outcomes.values()) == {PositionConflict}
+                assert [await journal(backend, f"r{index}") for index in (0, 1)] == [[b"x"], [b"x"]]
+                assert await backend.head("r2") is None
 
     async def test_restarts_in_the_middle(self, record_property: Figure) -> None:
         """As after crashes of the server: nothing that was acknowledged is lost, and nothing is there twice."""

@@ -13,7 +13,7 @@ from typing import Any
 from attrs import astuple, evolve
 
 from noetic_py.checkpoints import checks
-from noetic_py.checkpoints.adapter import FARTHEST, LARGEST, AnyJob, PrunePage
+from noetic_py.checkpoints.adapter import FARTHEST, LARGEST, AnyJob, PrunePage, commit_in_turn
 from noetic_py.checkpoints.contract import Scope
 from noetic_py.checkpoints.sqlite.schema import (
     DRIVER_ERRORS,
@@ -159,7 +159,7 @@ class SqliteStore:
             self._execute("ROLLBACK TO part")
         self._execute("RELEASE part")
 
-    def commit(self) -> None:
+    def end(self) -> None:
         """Make everything last."""
         self._execute("COMMIT")
         if self._releases:
@@ -307,6 +307,10 @@ class SqliteStore:
         if given.records:
             self._insert(run, pack(given.records, threshold=self._threshold), len(given.records))
         return run.position
+
+    def commit(self, given: Sequence[Transaction], now: datetime) -> Sequence[Lease]:
+        """Append to several runs, begin and end ownership of them."""
+        return commit_in_turn(self, given, now)
 
     def _remember(self, run: RunRow) -> None:
         if len(self._heads) == _HEADS:
@@ -704,7 +708,7 @@ class GroupCommit:
         try:
             store.begin(write=False)
             job.value = job.work(store)
-            store.commit()
+            store.end()
         except DRIVER_ERRORS as error:
             store.rollback()
             job.error = from_sqlite(error, self._where)
@@ -724,7 +728,7 @@ class GroupCommit:
                 store = self._reopened()
             for job in jobs:
                 _part(store, job, alone=len(jobs) == 1)
-            store.commit()
+            store.end()
         except DRIVER_ERRORS as error:
             store.rollback()
             if len(jobs) > 1 and is_worth_retrying(error):

@@ -6,12 +6,12 @@ it, `finished` appends it, and `RunWriter.commit` stores what was appended.
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 from anyio.lowlevel import checkpoint as let_others_run
@@ -26,7 +26,7 @@ from noetic_py.core.codec.structure import dump, inside
 from noetic_py.core.events import ItemsAppended, StepCommitted, StepDiscarded
 from noetic_py.core.runtime import SYSTEM
 from noetic_py.core.state import SavedState
-from noetic_py.core.types import Durability
+from noetic_py.core.types import Durability, T
 from noetic_py.core.values import ATOMS, separate_state
 from noetic_py.engine.fingerprint import declared_input, declared_output, fingerprint, known_types, one_value, read_as
 from noetic_py.engine.frame import NO_ITEMS, Frame, acting, failure_of, settle_cuts
@@ -47,7 +47,7 @@ from noetic_py.journal.records import (
     StepStopped,
     dump_record,
 )
-from noetic_py.journal.stored import Lease, Record
+from noetic_py.journal.stored import Lease, Record, Transaction
 from noetic_py.steps.handoff import HandoffOutput, HandoffSourceSpec
 
 if TYPE_CHECKING:
@@ -100,6 +100,19 @@ _SAFE = 0.8
 """The part of that time in which no other clock can be so fast that another owner has come already."""
 
 
+class PlannedWrite(Protocol):
+    """A transaction of another run that is committed together with one of a run."""
+
+    @property
+    def transaction(self) -> Transaction:
+        """What is written."""
+        ...
+
+    def written(self, lease: Lease, /) -> None:
+        """It was committed, and its journal ends where the lease says."""
+        ...
+
+
 @frozen(eq=False)
 class RunStorage:
     """Where and how a run is stored.
@@ -109,18 +122,21 @@ class RunStorage:
         mode: When finished steps are committed.
         source: Where its flow can be imported from, `None` when it was not given.
         again: Whether a stored run of the same id is resumed instead of refused.
-        followed: Whether its end is followed by a commit of the session that it is a turn of, before a caller sees it.
+        turn: What its session writes together with its beginning, where it is a turn of one.
+        followed: Whether the commit of its session is to store its end too.
     """
 
     backend: CheckpointBackend
     mode: Durability
     source: str | None
     again: bool = False
+    turn: PlannedWrite | None = None
     followed: bool = False
 
 
-_Taken: TypeAlias = tuple[list[Record], bytes | None, str | None]
-"""Records of one transaction, and the summary and the status that are stored with them."""
+def fit_together(*transactions: Transaction) -> bool:
+    """Whether transactions of several runs are written as one."""
+    return sum(len(record.payload) for each in transactions for record in each.records) <= _MOST_TOGETHER
 
 
 class RunWriter:
@@ -133,28 +149,32 @@ class RunWriter:
         mode: When finished steps are committed.
         summary: The encoded run summary that the next commit stores; `None` leaves the stored one.
         summary_fields: The fields that every summary of this run has.
-        followed: Whether the run's end is followed by another commit, before a caller sees it.
+        followed: Whether the commit of its session is to store its end too.
+        ending: What that has to store, once the run has ended.
         metrics: What measures its commits, when something does.
         hurried: Whether something waits for the next commit that is not to wait for the next step.
     """
 
-    def __init__(self, storage: RunStorage, lease: Lease, codec: Codec, *, position: int = 0) -> None:
+    def __init__(self, storage: RunStorage, run_id: str, codec: Codec, *, position: int = 0) -> None:
         self.codec = codec
         self.mode = storage.mode
         self.followed = storage.followed
-        self.fence = lease.fence
+        self.fence = 0
         self.summary: bytes | None = None
         self.summary_fields: Mapping[str, object] = {}
         self.status: str | None = None
         self.backend = storage.backend
-        self._lease = lease
+        self.ending: Transaction | None = None
+        self._turn = storage.turn
+        self._run_id = run_id
+        self._lease: Lease | None = None
+        # Whether the run is given up with the commit of its last record.
+        self._ends = False
         self.metrics: Metrics | None = None
         self.hurried = anyio.Event()
         # How many records of the journal have been encoded, and how many of them are in the backend.
         self._staged = position
         self._written = position
-        # Up to where it has to survive a loss of power, and up to where it does.
-        self._durable_goal = self._durable = position
         self._queue: list[Record] = []
         # How many records each commit has added to these, and of how many bytes.
         self._commits: deque[tuple[int, int]] = deque()
@@ -164,10 +184,35 @@ class RunWriter:
         self._put_off: dict[values.Path, tuple[JournalRecord, Record]] = {}
         # Whether a commit is in progress, and the event that steps wait for which need the next one.
         self._writing = False
-        self._turn: anyio.Event | None = None
+        self._next: anyio.Event | None = None
         self._poison: errors.CheckpointError | None = None
         # When the lease was certainly this process's; of the machine's own clock, whatever the run's does.
-        self._renewed = SYSTEM.monotonic()
+        self._renewed = 0.0
+
+    async def begin(self, journal: list[JournalRecord]) -> None:
+        """Become the owner of a new run, and store how it begins; and the turn of its session, where it is one.
+
+        Raises:
+            RunBusy: Another owner has it.
+            PositionConflict: There is such a run already.
+            CheckpointError: The backend has not taken it.
+        """
+        self.stage(journal)
+        first = self._taken() if self.mode == "step" else Transaction(self._run_id, 0, 0, ())
+        given = [evolve(first, acquire=TTL)]
+        if self._turn is not None:
+            # In a backend that writes them in order, a turn without a run is closed by the next one.
+            given.insert(0, self._turn.transaction)
+        asked = SYSTEM.monotonic()
+        leases = await self._measured(partial(self.backend.commit, given))
+        if self._turn is not None:
+            self._turn.written(leases[0])
+        self.own(leases[-1], asked)
+        self._written += len(first.records)
+
+    def own(self, lease: Lease, asked: float) -> None:
+        """Write as the owner of a lease, which was asked for at this moment of the machine's monotonic clock."""
+        self._lease, self.fence, self._renewed = lease, lease.fence, asked
 
     def hurry(self) -> None:
         """Have what was appended stored soon, and not only with the next step's commit."""
@@ -227,13 +272,12 @@ class RunWriter:
             )
             raise self._poison from error
 
-    async def commit(self, journal: list[JournalRecord], *, force: bool = False, durable: bool = True) -> None:
+    async def commit(self, journal: list[JournalRecord], *, force: bool = False) -> None:
         """Return once everything appended so far is stored; cannot be cancelled.
 
         Args:
             journal: The run's journal.
             force: Also where the run does not commit each step.
-            durable: Whether it has to survive a loss of power, or only the end of the process until the next commit.
 
         Raises:
             CheckpointError: The backend has not taken it, now or earlier.
@@ -243,31 +287,74 @@ class RunWriter:
         if self.mode != "step" and not force:
             return
         goal = self._staged
-        if durable:
-            self._durable_goal = goal
         if self._writing:
             with anyio.CancelScope(shield=True):
                 await self._wait_for(goal)
         else:
-            while self._is_open(goal):
+            while self._written < goal:
                 await self._write()
         if force:
             self.check()
 
-    def _is_open(self, goal: int) -> bool:
-        """Whether something is to be written before a position is stored as it has to be."""
-        return self._written < goal or self._durable < min(goal, self._durable_goal)
+    async def end(self, journal: list[JournalRecord], *, followed: bool) -> None:
+        """Store how the run ends and give it up, in one commit; or leave that to the commit of its session.
+
+        Args:
+            journal: The run's journal.
+            followed: Whether that comes before a caller sees the end; `ending` is then what it has to store.
+
+        Raises:
+            CheckpointError: The backend has not taken it, now or earlier.
+        """
+        self.check()
+        self.stage(journal)
+        if self._writing:
+            with anyio.CancelScope(shield=True):
+                while self._writing:
+                    await self._written_by_others()
+            self.check()
+        if followed:
+            while self._is_too_large():
+                await self._write()
+            self.ending = evolve(self._taken(), release=True)
+            return
+        self._ends = True
+        while self._written < self._staged:
+            await self._write()
+        self.check()
+
+    async def finish(self) -> None:
+        """Store the end that was left to the commit of the session, if that has not stored it.
+
+        Raises:
+            CheckpointError: The backend has not taken it.
+        """
+        ending, self.ending = self.ending, None
+        if ending is not None:
+            with anyio.CancelScope(shield=True):
+                try:
+                    await self.backend.commit([ending])
+                    self._lease = None
+                finally:
+                    await self.release()
+
+    def finished(self) -> None:
+        """The commit of the session has stored the end."""
+        self.ending = self._lease = None
 
     async def _wait_for(self, goal: int) -> None:
         """Others write: wait for them, and write what they have left."""
-        while self._is_open(goal):
+        while self._written < goal:
             self.check()
             if self._writing:
-                if self._turn is None:
-                    self._turn = anyio.Event()
-                await self._turn.wait()
+                await self._written_by_others()
             else:
                 await self._write()
+
+    async def _written_by_others(self) -> None:
+        if self._next is None:
+            self._next = anyio.Event()
+        await self._next.wait()
 
     @property
     def broken(self) -> bool:
@@ -283,8 +370,12 @@ class RunWriter:
         if self._poison is not None:
             raise self._poison
 
-    def _taken(self) -> _Taken:
-        """The records of one transaction.
+    def _is_too_large(self) -> bool:
+        """Whether what is to be written is more than one transaction."""
+        return len(self._commits) > 1 and sum(size for _, size in self._commits) > _MOST_TOGETHER
+
+    def _taken(self) -> Transaction:
+        """The next transaction.
 
         What several commits have added may be too large together, and may be written apart: each could have come first.
         What lists show goes with the last part.
@@ -302,20 +393,19 @@ class RunWriter:
         if not self._queue:
             # At once: what is set while this is written goes with the next commit.
             summary, status, self.summary, self.status = self.summary, self.status, None, None
-        return batch, summary, status
+        return Transaction(self._run_id, self._written, self.fence, batch, summary, status)
 
     async def _write(self) -> None:
         taken = self._taken()
-        done = self._written + len(taken[0])
-        durable = self._durable < self._durable_goal
+        done = self._written + len(taken.records)
         self._writing = True
         try:
             # Every step comes by here, and a shielded scope would cost more than all else that is done here: there is
             # one only where a cancellation has come.
             try:
-                await self._append(taken, durable)
+                await self._append(taken)
             except anyio.get_cancelled_exc_class() as error:
-                await self._finish_append(taken, done, durable)
+                await self._finish_append(taken, done)
                 if anyio.current_effective_deadline() > -math.inf and failure_of(error) is None:
                     # No scope is cancelled, which would say so again at the next wait: it was the task itself.
                     raise
@@ -334,35 +424,44 @@ class RunWriter:
             raise
         finally:
             self._writing = False
-            turn, self._turn = self._turn, None
+            turn, self._next = self._next, None
             if turn is not None:
                 turn.set()
 
-    async def _append(self, taken: _Taken, durable: bool) -> None:
-        records, summary, status = taken
-        # The machine's own clock, whatever the run's does.
-        began = 0.0 if self.metrics is None else SYSTEM.monotonic()
-        append = self.backend.append if durable else functools.partial(self.backend.append, durable=False)
-        self._written = await append(
-            self._lease.run_id,
-            expected_position=self._written,
-            fence=self.fence,
-            records=records,
-            summary=summary,
-            status=status,
+    async def _append(self, taken: Transaction) -> None:
+        if self._ends and not self._queue:
+            await self._measured(partial(self.backend.commit, [evolve(taken, release=True)]))
+            self._lease = None
+            self._written = taken.expected_position + len(taken.records)
+            return
+        self._written = await self._measured(
+            partial(
+                self.backend.append,
+                taken.run_id,
+                expected_position=taken.expected_position,
+                fence=taken.fence,
+                records=taken.records,
+                summary=taken.summary,
+                status=taken.status,
+            )
         )
-        self._durable = self._written if durable else self._durable
-        if self.metrics is not None:
-            self.metrics.committed(SYSTEM.monotonic() - began)
 
-    async def _finish_append(self, taken: _Taken, done: int, durable: bool) -> None:
+    async def _measured(self, write: Callable[[], Awaitable[T]]) -> T:
+        if self.metrics is None:
+            return await write()
+        # The machine's own clock, whatever the run's does.
+        began = SYSTEM.monotonic()
+        result = await write()
+        self.metrics.committed(SYSTEM.monotonic() - began)
+        return result
+
+    async def _finish_append(self, taken: Transaction, done: int) -> None:
         """After a cancelled append: find out whether it was committed, and append it if not."""
         with anyio.CancelScope(shield=True):
-            head = await self.backend.head(self._lease.run_id)
+            head = await self.backend.head(self._run_id)
             if head is None or (head.position, head.fence) != (done, self.fence):
-                await self._append(taken, durable)
+                await self._append(taken)
             self._written = done
-            self._durable = done if durable else self._durable
 
     async def beat(self, hear: Callable[[], Awaitable[None]]) -> None:
         """Keep the lease until cancelled; a lost one poisons the run before its next body, and its next commit.
@@ -383,14 +482,17 @@ class RunWriter:
         Raises:
             CheckpointError: Another owner holds it, or the owner is unknown.
         """
-        if self._poison is None and SYSTEM.monotonic() > self._renewed + TTL * _SAFE:
+        while self._poison is None and self._lease is not None and SYSTEM.monotonic() > self._renewed + TTL * _SAFE:
+            # Once more where the answer came so late that the lease may have run out again.
             await self._renew()
         self.check()
 
     async def _renew(self) -> None:
-        began = SYSTEM.monotonic()
+        began, lease = SYSTEM.monotonic(), self._lease
+        if lease is None:
+            return
         try:
-            self._lease = await self.backend.renew(self._lease, ttl=TTL)
+            self._lease = await self.backend.renew(lease, ttl=TTL)
             self._renewed = began
         except BaseException as error:
             # Whatever a backend's client raises.
@@ -410,9 +512,11 @@ class RunWriter:
         self._poison = self._poison or error
 
     async def release(self) -> None:
-        """Give the run up; cannot be cancelled."""
-        with anyio.CancelScope(shield=True):
-            await self.backend.release(self._lease)
+        """Give the run up, unless that is left to the commit of its session; cannot be cancelled."""
+        if self.ending is None and self._lease is not None:
+            lease, self._lease = self._lease, None
+            with anyio.CancelScope(shield=True):
+                await self.backend.release(lease)
 
 
 NO_TREE: Any = object()

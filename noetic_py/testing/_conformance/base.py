@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from noetic_py.checkpoints.contract import CheckpointBackend
-from noetic_py.errors import NoeticError, RunNotFound
+from noetic_py.errors import RunNotFound
 from noetic_py.journal.stored import Record
 
 __all__ = ["Suite", "equal", "everything", "fill", "journal", "payloads", "record"]
@@ -77,8 +77,3 @@ async def journal(backend: CheckpointBackend, run_id: str) -> list[bytes] | None
         return payloads(await everything(backend, run_id))
     except RunNotFound:
         return None
-
-
-def fails(outcome: object, kind: type[NoeticError]) -> None:
-    if not isinstance(outcome, kind):
-        pytest.fail(f"{outcome!r} is not a {kind.__name__}")

@@ -141,7 +141,7 @@ class Concurrency(Suite):
 
         async def write() -> None:
             for n in range(30):
-                await backend.append_many(
+                await backend.commit(
                     [Transaction(f"r{n}-{m}", 0, 0, [record("x")], summary=b"%d" % n, status=f"s{n}") for m in range(3)]
                 )
             done.set()
@@ -271,11 +271,22 @@ class Cancelling(Suite):
         await fill(backend, "r", 1)
 
     @pytest.mark.parametrize("turns", TURNS)
-    async def test_a_cancelled_append_many_is_whole_in_each_run(self, backend: CheckpointBackend, turns: int) -> None:
+    async def test_a_cancelled_commit_is_whole(self, backend: CheckpointBackend, turns: int) -> None:
         given = [Transaction(f"r{n}", 0, 0, [record("a"), record("b")]) for n in range(20)]
-        await cancelled_after(turns, lambda: backend.append_many(given))
-        for n in range(20):
-            equal(await journal(backend, f"r{n}") in (None, [b"a", b"b"]), True)
+        await cancelled_after(turns, lambda: backend.commit(given))
+        equal([await journal(backend, f"r{n}") for n in range(20)] in ([None] * 20, [[b"a", b"b"]] * 20), True)
+
+    async def test_commits_over_the_same_runs_take_turns(self, backend: CheckpointBackend) -> None:
+        names = ["a", "b", "c"]
+
+        async def work(index: int) -> object:
+            ordered = names if index % 2 else names[::-1]
+            return await backend.commit([Transaction(name, 0, 0, [record(str(index))]) for name in ordered])
+
+        outcomes = await together(8, work)
+        equal(count(outcomes, PositionConflict), 7)
+        written = [await journal(backend, name) for name in names]
+        equal(written[1:], written[:-1])
 
     @pytest.mark.parametrize("turns", TURNS)
     async def test_a_cancelled_acquire_can_be_done_again(self, backend: CheckpointBackend, turns: int) -> None:

@@ -14,16 +14,31 @@ from noetic_py.errors import (
     InvalidId,
     LeaseLost,
     LimitExceeded,
+    NoeticError,
     PositionConflict,
     RunBusy,
     RunNotFound,
     StoreUnavailable,
 )
-from noetic_py.journal.stored import Head, Record, Transaction
-from noetic_py.testing._conformance.base import Suite, equal, everything, fails, fill, journal, payloads, record
+from noetic_py.journal.stored import Head, Lease, Record, Transaction
+from noetic_py.testing._conformance.base import Suite, equal, everything, fill, journal, payloads, record
 
 LARGE = bytes(range(256)) * 4096
-OPERATIONS = ("append", "read", "head", "list", "fork", "delete", "prune", "stats", "acquire", "get", "put", "scan")
+OPERATIONS = (
+    "append",
+    "commit",
+    "read",
+    "head",
+    "list",
+    "fork",
+    "delete",
+    "prune",
+    "stats",
+    "acquire",
+    "get",
+    "put",
+    "scan",
+)
 FAR = datetime(9000, 1, 1, tzinfo=UTC)
 
 
@@ -152,42 +167,6 @@ class AppendChecks(Suite):
         (entry,) = await backend.list()
         equal((len(entry.summary), entry.status), (MAX_SUMMARY, "s" * MAX_STATUS))
 
-    async def test_append_many_gives_each_its_outcome(self, backend: CheckpointBackend) -> None:
-        await fill(backend, "a", 1)
-        lease = await backend.acquire("b", ttl=60.0)
-        outcomes = await backend.append_many(
-            [
-                Transaction("a", 1, 0, [record("a1"), record("a2")]),
-                Transaction("a", 1, 0, [record("twice")]),
-                Transaction("b", 0, 0, [record("stale")]),
-                Transaction("b", 0, lease.fence, [record("b0")], summary=b"summary", status="running"),
-                Transaction("a", 3, 0, [record("a3")]),
-                Transaction("", 0, 0, [record("none")]),
-                Transaction("c", 0, 0, [Record("K", (), bytes(MAX_BYTES + 1))]),
-            ]
-        )
-        equal([each for each in outcomes if isinstance(each, int)], [3, 1, 4])
-        for index, kind in ((1, PositionConflict), (2, LeaseLost), (5, InvalidId), (6, LimitExceeded)):
-            fails(outcomes[index], kind)
-        equal(payloads(await everything(backend, "a"))[1:], [b"a1", b"a2", b"a3"])
-        equal(payloads(await everything(backend, "b")), [b"b0"])
-        equal(await backend.head("c"), None)
-
-    async def test_an_append_that_need_not_be_durable_is_seen_at_once(self, backend: CheckpointBackend) -> None:
-        equal(await backend.append("r", expected_position=0, fence=0, records=[record("a")], durable=False), 1)
-        equal(payloads(await everything(backend, "r")), [b"a"])
-        equal(await backend.append_many([Transaction("r", 1, 0, [record("b")], durable=False)]), [2])
-        equal(await backend.append("r", expected_position=2, fence=0, records=[record("c")]), 3)
-        equal(payloads(await everything(backend, "r")), [b"a", b"b", b"c"])
-
-    async def test_append_many_of_nothing(self, backend: CheckpointBackend) -> None:
-        equal(list(await backend.append_many([])), [])
-
-    async def test_append_many_of_hundreds(self, backend: CheckpointBackend) -> None:
-        given = [Transaction(f"r{n}", 0, 0, [record(str(n))]) for n in range(300)]
-        equal(list(await backend.append_many(given)), [1] * 300)
-        equal(payloads(await everything(backend, "r299")), [b"299"])
-
     @pytest.mark.parametrize("operation", OPERATIONS)
     async def test_a_closed_backend_refuses(self, backend: CheckpointBackend, operation: str) -> None:
         await fill(backend, "r", 1)
@@ -195,6 +174,7 @@ class AppendChecks(Suite):
         await backend.close()
         calls: dict[str, Callable[[], Awaitable[object]]] = {
             "append": lambda: backend.append("r", expected_position=1, fence=0, records=[record("x")]),
+            "commit": lambda: backend.commit([]),
             "read": lambda: backend.read("r"),
             "head": lambda: backend.head("r"),
             "entry": lambda: backend.entry("r"),
@@ -211,6 +191,100 @@ class AppendChecks(Suite):
         with pytest.raises(StoreUnavailable) as caught:
             await calls[operation]()
         equal(caught.value.reason, "closed")
+
+
+class Commits(Suite):
+    async def test_several_runs_are_written_at_once(self, backend: CheckpointBackend) -> None:
+        await fill(backend, "a", 1)
+        lease = await backend.acquire("b", ttl=60.0)
+        done = await backend.commit(
+            [
+                Transaction("a", 1, 0, [record("a1"), record("a2")]),
+                Transaction("b", 0, lease.fence, [record("b0")], summary=b"summary", status="running"),
+                Transaction("c", 0, 0, [Record("K", (), LARGE)]),
+            ]
+        )
+        equal(list(done), [Lease("a", 0), Lease("b", lease.fence), Lease("c", 0)])
+        equal([each.position for each in done], [3, 1, 1])
+        equal(payloads(await everything(backend, "a"))[1:], [b"a1", b"a2"])
+        equal(payloads(await everything(backend, "c")), [LARGE])
+        entry = await backend.entry("b")
+        equal(entry and (entry.position, entry.status, entry.summary, entry.held), (1, "running", b"summary", True))
+
+    async def test_nothing_is_a_commit_too(self, backend: CheckpointBackend) -> None:
+        equal(list(await backend.commit([])), [])
+
+    async def test_a_commit_acquires(self, backend: CheckpointBackend) -> None:
+        await fill(backend, "old", 2)
+        given = [Transaction("old", 2, 0, [record("a")], acquire=60.0), Transaction("new", 0, 0, [], acquire=60.0)]
+        old, new = await backend.commit(given)
+        equal((old.position, new.position), (3, 0))
+        equal([await backend.head("old"), await backend.head("new")], [Head(3, old.fence), Head(0, new.fence)])
+        for lease in (old, new):
+            with pytest.raises(RunBusy):
+                await backend.acquire(lease.run_id, ttl=60.0)
+            equal(await backend.renew(lease, ttl=60.0), lease)
+        equal(await backend.append("new", expected_position=0, fence=new.fence, records=[record("x"), record("y")]), 2)
+        with pytest.raises(LeaseLost):
+            await backend.append("old", expected_position=3, fence=0, records=[record("z")])
+
+    async def test_a_commit_releases(self, backend: CheckpointBackend) -> None:
+        lease = await backend.acquire("r", ttl=60.0)
+        given = [
+            Transaction("r", 0, lease.fence, [record("end")], status="ended", release=True),
+            Transaction("both", 0, 0, [record("x")], acquire=60.0, release=True),
+        ]
+        _, both = await backend.commit(given)
+        equal([each.held for each in await backend.list()], [False, False])
+        with pytest.raises(LeaseLost):
+            await backend.renew(lease, ttl=60.0)
+        equal((await backend.acquire("r", ttl=60.0)).fence > lease.fence, True)
+        equal((await backend.acquire("both", ttl=60.0)).fence > both.fence, True)
+
+    @pytest.mark.parametrize("place", [0, 1, 2])
+    @pytest.mark.parametrize("why", ["position", "fence", "busy", "conflict of an owner to be"])
+    async def test_all_of_it_or_nothing(self, backend: CheckpointBackend, why: str, place: int) -> None:
+        await fill(backend, "a", 1)
+        lease = await backend.acquire("b", ttl=60.0)
+        await backend.acquire("busy", ttl=60.0)
+        bad, error = {
+            "position": (Transaction("bad", 1, 0, [record("x")]), PositionConflict),
+            "fence": (Transaction("busy", 0, 0, [record("x")]), LeaseLost),
+            "busy": (Transaction("busy", 0, 0, [record("x")], acquire=60.0), RunBusy),
+            "conflict of an owner to be": (Transaction("bad", 7, 0, [record("x")], acquire=60.0), PositionConflict),
+        }[why]
+        given = [
+            Transaction("a", 1, 0, [record("a1")], summary=b"new", status="new", acquire=60.0),
+            Transaction("b", 0, lease.fence, [record("b0")], release=True),
+        ]
+        before = [await backend.entry("a"), await backend.entry("b"), await backend.head("busy")]
+        given.insert(place, bad)
+        with pytest.raises(error):
+            await backend.commit(given)
+        equal([await backend.entry("a"), await backend.entry("b"), await backend.head("busy")], before)
+        equal(await journal(backend, "a"), [b"a/0"])
+        equal(await backend.head("bad"), None)
+        # What was to be given up is still held, and what was to be acquired is free.
+        equal(await backend.renew(lease, ttl=60.0), lease)
+        equal((await backend.acquire("a", ttl=60.0)).position in (1, None), True)
+
+    async def test_a_run_is_named_once(self, backend: CheckpointBackend) -> None:
+        with pytest.raises(ConfigError) as caught:
+            await backend.commit([Transaction("r", 0, 0, [record("a")]), Transaction("r", 1, 0, [record("b")])])
+        equal(caught.value.code, "commit")
+        equal(await backend.head("r"), None)
+
+    async def test_what_cannot_be_stored_is_refused_with_all(self, backend: CheckpointBackend) -> None:
+        half = Record("K", (), bytes(MAX_BYTES // 2 + 1))
+        cases: list[tuple[list[Transaction], type[NoeticError]]] = [
+            ([Transaction("a", 0, 0, [record("x")]), Transaction("", 0, 0, [record("none")])], InvalidId),
+            ([Transaction("a", 0, 0, [half]), Transaction("b", 0, 0, [half])], LimitExceeded),
+            ([Transaction("a", 0, 0, [record("x")], acquire=0.0)], ConfigError),
+        ]
+        for given, error in cases:
+            with pytest.raises(error):
+                await backend.commit(given)
+        equal(list(await backend.list()), [])
 
 
 class Reading(Suite):
@@ -502,10 +576,10 @@ class Listing(Suite):
         equal([each.run_id for each in await backend.list()], ["held"])
 
     async def test_prune_of_hundreds(self, backend: CheckpointBackend) -> None:
-        await backend.append_many([Transaction(f"r{n}", 0, 0, [record(str(n))]) for n in range(450)])
+        await backend.commit([Transaction(f"r{n}", 0, 0, [record(str(n))]) for n in range(450)])
         equal(await backend.prune(keep=7), 443)
         equal(len(await backend.list()), 7)
 
 
-class Journals(AppendChecks, Reading, Forking, Deleting, Listing):
+class Journals(AppendChecks, Commits, Reading, Forking, Deleting, Listing):
     """All of them."""

@@ -15,7 +15,7 @@ from noetic_py.errors import CorruptRecord, NoeticError
 from noetic_py.journal.stored import Head, Record, Transaction
 from noetic_py.journal.transforms import unpack
 
-__all__ = ["RESTORE", "Found", "Journals", "Numbers"]
+__all__ = ["RESTORE", "Found", "Journals", "Numbers", "refusal_of"]
 
 RESTORE = "restore a copy of the database"
 _PAGE_BYTES = 32 * 1024 * 1024
@@ -109,7 +109,7 @@ class Journals:
                     return _end(what)
                 self.numbers.drop(what.run_id)
             found = self._find(what.run_id)
-            refused = _refusal(what, found)
+            refused = refusal_of(what, found)
             if refused is not None:
                 return refused
             if found is not None:
@@ -117,7 +117,7 @@ class Journals:
                 self.numbers.put(what.run_id, number)
                 continue
             (number,) = self.link.ticks()
-            if self.link.write(self.link.sql.append_new, self._new_values(given, number), [_end(what)]):
+            if self.link.write(self.link.sql.append_new, self.new_values(given, number), [_end(what)]):
                 self.numbers.put(what.run_id, number)
                 return _end(what)
             number = None
@@ -136,10 +136,9 @@ class Journals:
             if what.run_id in missing and (what.expected_position, what.fence) == (0, 0):
                 missing.discard(what.run_id)
                 # The lock is taken already, if it is needed.
-                statements.append((self.link.sql.batch_append_new, {**self._new_values(given, number), "lock": None}))
+                statements.append((self.link.sql.batch_append_new, {**self.new_values(given, number), "lock": None}))
             else:
-                query = self.link.sql.batch_append_blobs if given.packed.blobs else self.link.sql.batch_append
-                statements.append((query, self._values(given, number)))
+                statements.append(self.appending(given, number))
         results = self.link.batch(statements)[begun:]
         outcomes: list[int | NoeticError] = []
         for given, ((count,),) in zip(all_given, results, strict=True):
@@ -148,8 +147,12 @@ class Journals:
 
     def extend(self, given: PackedTransaction, number: int) -> None:
         """Append to a run that was made in the same transaction of the server, which is left open."""
+        self.link.rows(*self.appending(given, number))
+
+    def appending(self, given: PackedTransaction, number: int) -> tuple[bytes, Values]:
+        """What appends in a transaction of the server that is left open."""
         query = self.link.sql.batch_append_blobs if given.packed.blobs else self.link.sql.batch_append
-        self.link.rows(query, self._values(given, number))
+        return query, self._values(given, number)
 
     def _append_again(self, given: PackedTransaction) -> int | NoeticError:
         """Why a transaction was refused in a batch; or append it, if only its run's number was another one."""
@@ -157,12 +160,12 @@ class Journals:
         while True:
             self.numbers.drop(what.run_id)
             found = self._find(what.run_id)
-            refused = _refusal(what, found)
+            refused = refusal_of(what, found)
             if refused is not None:
                 return refused
             if found is None:
                 (number,) = self.link.ticks()
-                query, values = self.link.sql.batch_append_new, {**self._new_values(given, number), "lock": None}
+                query, values = self.link.sql.batch_append_new, {**self.new_values(given, number), "lock": None}
             else:
                 query, values = self.link.sql.batch_append_blobs, self._values(given, found.id)
             if self.link.rows(query, values)[0][0]:
@@ -214,7 +217,8 @@ class Journals:
             "lock": self.link.lock,
         }
 
-    def _new_values(self, given: PackedTransaction, number: int) -> dict[str, Any]:
+    def new_values(self, given: PackedTransaction, number: int) -> dict[str, Any]:
+        """The values of the transaction that makes a run."""
         what = given.what
         summary = what.summary or b""
         return {
@@ -344,5 +348,6 @@ def _end(what: Transaction) -> int:
     return what.expected_position + len(what.records)
 
 
-def _refusal(what: Transaction, found: Found | None) -> NoeticError | None:
+def refusal_of(what: Transaction, found: Found | None) -> NoeticError | None:
+    """Why a transaction is not taken where a run is as it was found."""
     return refusal(what, 0, 0) if found is None else refusal(what, found.position, found.fence)

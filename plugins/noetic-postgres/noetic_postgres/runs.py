@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from noetic_postgres.checksums import FARTHEST, int8
-from noetic_postgres.journals import RESTORE, Found, Journals
+from noetic_postgres.journals import RESTORE, Found, Journals, refusal_of
 from noetic_postgres.link import Row, Values
 from noetic_py.checkpoints.adapter import PrunePage
 from noetic_py.checkpoints.checks import is_held, is_owned, is_taken, no_end, no_run, not_held
@@ -21,6 +21,27 @@ __all__ = ["Runs"]
 # Ten years; the server's own times end somewhere.
 _LONGEST = 3e8
 _PRUNED_AT_ONCE = 200
+
+
+@frozen(eq=False)
+class _Planned:
+    """One transaction of several.
+
+    Attributes:
+        lease: Its owner's lease, and where the run ends with it.
+        number: The run's number.
+        statements: What writes it; each gives one row, with the count of runs that were as they were found.
+        has_blobs: Whether it has large payloads, which are stored apart.
+    """
+
+    lease: Lease
+    number: int
+    statements: Sequence[tuple[bytes, Values]]
+    has_blobs: bool
+
+
+def _released(leases: Collection[Lease]) -> dict[str, object]:
+    return {"run_ids": [each.run_id for each in leases], "fences": [int8(each.fence) for each in leases]}
 
 
 class Runs(Journals):
@@ -48,7 +69,10 @@ class Runs(Journals):
                 return lease
 
     def _take(self, run: Found, lease: Lease, ttl: float) -> bool:
-        values = {
+        return self.link.write(self.link.sql.acquire, self._taking(run, lease, ttl), lease)
+
+    def _taking(self, run: Found, lease: Lease, ttl: float) -> dict[str, object]:
+        return {
             "id": run.id,
             "position": run.position,
             "fence": run.fence,
@@ -56,7 +80,6 @@ class Runs(Journals):
             "crc": self.link.checksums.head(run.id, lease.run_id, run.position, lease.fence),
             "ttl": min(ttl, _LONGEST),
         }
-        return self.link.write(self.link.sql.acquire, values, lease)
 
     def _create(self, lease: Lease, ttl: float) -> bool:
         values = self._made(lease.fence, lease.run_id, 0, lease.fence)
@@ -81,6 +104,85 @@ class Runs(Journals):
             "lock": None,
         }
 
+    def commit(self, given: Sequence[Transaction], now: datetime) -> Sequence[Lease]:
+        """Append to several runs, begin and end ownership of them, in one transaction of the server."""
+        if not given:
+            self.link.rows(self.link.sql["tick"], {"count": 0})
+            return ()
+        while True:
+            # Every session takes the rows of several runs in the same order, so that no two wait for each other.
+            planned = [self._planned(each) for each in self._owned(sorted(given, key=lambda each: each.run_id))]
+            statements = [statement for plan in planned for statement in plan.statements]
+            begin: list[tuple[bytes, Values | None]] = [(b"BEGIN", None)]
+            if any(plan.has_blobs for plan in planned):
+                begin.append((self.link.sql["keep"], {"lock": self.link.lock}))
+            leases = {plan.lease.run_id: plan.lease for plan in planned}
+            ending = [leases[each.run_id] for each in given if each.release]
+            end = [(self.link.sql["release"], _released(ending))] if ending else []
+            results = self.link.batch([*begin, *statements, *end])[len(begin) : len(begin) + len(statements)]
+            if all(count for ((count,),) in results):
+                done = [leases[each.run_id] for each in given]
+                self.link.commit(done)
+                for plan in planned:
+                    self.numbers.put(plan.lease.run_id, plan.number)
+                return done
+            # A run was written, taken, deleted or made again meanwhile; what was found says why the next time.
+            self.link.undo()
+            for each in given:
+                self.numbers.drop(each.run_id)
+
+    def _owned(self, given: Sequence[Transaction]) -> list[tuple[Transaction, Found | None, int]]:
+        """What is to be written as whose owner; each with the run's row, and a number that is a new owner's or run's.
+
+        Raises:
+            RunBusy: Another owner holds a run that is to be acquired.
+            LeaseLost: A fence is not the latest owner's.
+            PositionConflict: A journal does not end where it should.
+        """
+        known = [self.numbers.get(each.run_id) for each in given]
+        if None not in known and all(each.acquire is None for each in given):
+            return [
+                (each, Found(number, each.expected_position, each.fence), number)
+                for each, number in zip(given, known, strict=True)
+                if number is not None
+            ]
+        names = [each.run_id for each in given]
+        # The numbers are drawn first: a fence has to be larger than any that is found.
+        ticks, rows = self.link.batch(
+            [(self.link.sql["tick"], {"count": len(given)}), (self.link.sql["find_all"], {"run_ids": names})]
+        )
+        found = {run_id: (self.run_of(run_id, tuple(row)), row[4]) for run_id, *row in rows}
+        owned: list[tuple[Transaction, Found | None, int]] = []
+        for each, (tick,) in zip(given, ticks, strict=True):
+            run, held = found.get(each.run_id, (None, False))
+            if each.acquire is not None:
+                if held:
+                    raise is_owned("its lease to run out")
+                each = evolve(each, fence=0 if run is None else run.fence)
+            refused = refusal_of(each, run)
+            if refused is not None:
+                raise refused
+            owned.append((each, run, tick))
+        return owned
+
+    def _planned(self, owned: tuple[Transaction, Found | None, int]) -> _Planned:
+        """The statements of one transaction of several."""
+        what, run, tick = owned
+        number = tick if run is None else run.id
+        fence = what.fence if what.acquire is None else tick
+        packed = PackedTransaction.of(evolve(what, fence=fence), self.threshold)
+        lease = Lease(what.run_id, fence, what.expected_position + len(what.records))
+        statements: list[tuple[bytes, Values]] = []
+        if run is None:
+            ttl = None if what.acquire is None else min(what.acquire, _LONGEST)
+            values = {**self.new_values(packed, number), "lock": None, "ttl": ttl}
+            statements.append((self.link.sql.batch_append_new, values))
+        else:
+            if what.acquire is not None:
+                statements.append((self.link.sql.batch_acquire, self._taking(run, lease, what.acquire)))
+            statements.append(self.appending(packed, number))
+        return _Planned(lease, number, statements, bool(packed.packed.blobs))
+
     def renew(self, lease: Lease, ttl: float) -> Lease:
         """Renew the lease."""
         values = {"run_id": lease.run_id, "fence": int8(lease.fence), "ttl": min(ttl, _LONGEST)}
@@ -91,8 +193,7 @@ class Runs(Journals):
     def release(self, leases: Collection[Lease]) -> None:
         """End leases; those that are not held any more are left as they are."""
         if leases:
-            values = {"run_ids": [each.run_id for each in leases], "fences": [int8(each.fence) for each in leases]}
-            self.link.run(self.link.sql["release"], values)
+            self.link.run(self.link.sql["release"], _released(leases))
 
     # -- lists
 

@@ -149,7 +149,10 @@ _PLAIN = {
     "find": sql.SQL(
         "SELECT id, position, fence, crc, until IS NOT NULL AND until > now() FROM {runs} WHERE run_id = %(run_id)s"
     ),
-    "find_all": sql.SQL("SELECT run_id, id, position, fence, crc FROM {runs} WHERE run_id = ANY(%(run_ids)b::text[])"),
+    "find_all": sql.SQL(
+        """SELECT run_id, id, position, fence, crc, until IS NOT NULL AND until > now()
+        FROM {runs} WHERE run_id = ANY(%(run_ids)b::text[])"""
+    ),
     "find_to_delete": sql.SQL(
         "SELECT id, until IS NOT NULL AND until > now() FROM {runs} WHERE run_id = %(run_id)s FOR UPDATE"
     ),
@@ -260,6 +263,7 @@ class Statements:
     batch_append_new: bytes
     acquire_new: bytes
     acquire: bytes
+    batch_acquire: bytes
     fork: bytes
     put_any: bytes
     put_new: bytes
@@ -291,6 +295,7 @@ def statements_of(schema: str) -> Statements:
         batch_append_new=made(_MADE, _BODY, _BLOBS, _COUNT),
         acquire_new=made(_MADE, _MARK),
         acquire=made(_TAKEN, _MARK),
+        batch_acquire=made(_TAKEN, _COUNT),
         fork=made(_MADE, _COUNT),
         put_any=made(_PUT_ANY, _MARK),
         put_new=made(_PUT_NEW, _MARK),

@@ -15,7 +15,7 @@ from postgres_server import PASSWORD, USER, PostgresServer
 from psycopg import sql
 
 from noetic_py.checkpoints import RunEntry, Transaction
-from noetic_py.errors import CheckpointFailed, ConfigError, CorruptRecord, StoreUnavailable
+from noetic_py.errors import CheckpointFailed, ConfigError, CorruptRecord, PositionConflict, StoreUnavailable
 from tests.servers.journeys import THRESHOLD, Journey, journal, record
 from tests.servers.ports import free_port
 from tests.servers.together import SeveralAtOnce
@@ -372,7 +372,7 @@ async def test_two_that_wait_for_each_other_are_both_served(server: PostgresServ
     """Another transaction takes the rows of two runs in the other order."""
     async with PostgresBackend(server.url(schema), connections=1) as backend:
         given = [Transaction(name, 0, 0, [record(name)]) for name in ("a", "b")]
-        assert list(await backend.append_many(given)) == [1, 1]
+        assert [each.position for each in await backend.commit(given)] == [1, 1]
         with server.connect() as stranger:
             stranger.execute("BEGIN")
             lock = sql.SQL("SELECT 1 FROM {} WHERE run_id = %s FOR UPDATE").format(sql.Identifier(schema, "runs"))
@@ -381,7 +381,7 @@ async def test_two_that_wait_for_each_other_are_both_served(server: PostgresServ
 
             async def write() -> None:
                 given = [Transaction(name, 1, 0, [record(name)]) for name in ("a", "b")]
-                outcomes.extend(await backend.append_many(given))
+                outcomes.extend(each.position for each in await backend.commit(given))
 
             async with anyio.create_task_group() as group:
                 group.start_soon(write)
@@ -436,10 +436,11 @@ async def test_the_store_serves_on_after_a_lock_was_not_given(server: PostgresSe
                     await backend.acquire(f"late{n}", ttl=60)
                 assert caught.value.reason == "busy"
                 given = [Transaction(name, n, 0, [record(name)]) for name in ("a", "b")]
-                outcomes = await backend.append_many(given)
-                assert [getattr(each, "reason", each) for each in outcomes] == ["busy"] * 2
+                with pytest.raises(StoreUnavailable) as caught:
+                    await backend.commit(given)
+                assert caught.value.reason == "busy"
             assert (await backend.acquire(f"late{n}", ttl=60)).run_id == f"late{n}"
-            assert list(await backend.append_many(given)) == [n + 1] * 2
+            assert [each.position for each in await backend.commit(given)] == [n + 1] * 2
         assert len(await journal(backend, "a")) == 2
 
 
@@ -472,14 +473,19 @@ async def test_a_client_that_stops_in_a_transaction_holds_nothing(
                 await stopped.append(name, expected_position=0, fence=0, records=[record("x")])
             # The first statement takes the rows of both, the second would commit.
             proxy.arm({2: "stall"})
-            group.start_soon(stopped.append_many, [Transaction(name, 1, 0, [record("late")]) for name in ("a", "b")])
+
+            async def write() -> None:
+                with pytest.raises(PositionConflict):
+                    await stopped.commit([Transaction(name, 1, 0, [record("late")]) for name in ("a", "b")])
+
+            group.start_soon(write)
             await server.idle_in_a_transaction()
             with anyio.fail_after(10):
                 assert await other.append("b", expected_position=1, fence=0, records=[record("y")]) == 2
             proxy.lose_all()
         async with PostgresBackend(server.url(schema)) as backend:
             assert await journal(backend, "b") == [b"x", b"y"]
-            assert await journal(backend, "a") == [b"x", b"late"]
+            assert await journal(backend, "a") == [b"x"]
 
 
 class TestSeveralAtOnce(SeveralAtOnce):

@@ -59,6 +59,23 @@ class RedisStore:
         answers = self._link.write_all("append", [_arguments(each) for each in packed])
         return [_appended(each, self._link.words(answer)) for each, answer in zip(given, answers, strict=True)]
 
+    def commit(self, given: Sequence[Transaction], now: datetime) -> Sequence[Lease]:
+        """Append to several runs, begin and end ownership of them, in one script."""
+        row: list[Argument] = []
+        for each in given:
+            arguments = _arguments(PackedTransaction.of(each, self._threshold))
+            ttl = "" if each.acquire is None else _micros(each.acquire)
+            row += [ttl, int(each.release), len(arguments), *arguments]
+        words = self._link.write("commit", *row)
+        if words[0] == "busy":
+            raise is_owned("its lease to run out")
+        if words[0] != "ok":
+            raise _refused(given[int(words[1])], words[0], words[2])
+        return [
+            Lease(each.run_id, int(fence), each.expected_position + len(each.records))
+            for each, fence in zip(given, words[1:], strict=True)
+        ]
+
     def read(self, run_id: str, after: int, limit: int) -> Sequence[Record]:
         """A page of records, all as they were at one moment."""
         found = self._link.read("read", run_id, after, min(limit, _READ), _PAGE_BYTES)
@@ -251,11 +268,13 @@ def _transaction(given: PackedTransaction) -> list[Argument]:
 def _appended(what: Transaction, words: list[str] | NoeticError) -> int | NoeticError:
     if isinstance(words, NoeticError):
         return words
-    if words[0] == "fence":
-        return is_fenced(what, words[1])
-    if words[0] == "position":
-        return is_elsewhere(what, words[1])
+    if words[0] != "ok":
+        return _refused(what, words[0], words[1])
     return what.expected_position + len(what.records)
+
+
+def _refused(what: Transaction, why: str, found: str) -> NoeticError:
+    return is_fenced(what, found) if why == "fence" else is_elsewhere(what, found)
 
 
 def _entry(row: Sequence[Any]) -> RunEntry:

@@ -430,8 +430,8 @@ async def test_scripts_that_the_server_has_forgotten(redis_server: RedisServer, 
             redis_server.command("SCRIPT", "FLUSH")
             await backend.append("r", expected_position=position, fence=0, records=[record(str(position))])
         redis_server.command("SCRIPT", "FLUSH")
-        outcomes = await backend.append_many([Transaction(f"r{n}", 0, 0, [record("x")]) for n in range(20)])
-        assert outcomes == [1] * 20
+        done = await backend.commit([Transaction(f"r{n}", 0, 0, [record("x")]) for n in range(20)])
+        assert [each.position for each in done] == [1] * 20
         assert await journal(backend, "r") == [b"0", b"1", b"2", b"3", b"4"]
 
 
@@ -751,7 +751,7 @@ async def test_a_page_of_large_records_is_short(redis_server: RedisServer, prefi
 async def test_long_lists_and_scans(redis_server: RedisServer, prefix: str) -> None:
     async with RedisBackend(redis_server.url(prefix)) as backend:
         given = [Transaction(f"r{n}", 0, 0, [record("x")], status="even" if n % 2 else "odd") for n in range(450)]
-        assert list(await backend.append_many(given)) == [1] * 450
+        assert [each.position for each in await backend.commit(given)] == [1] * 450
         async with anyio.create_task_group() as group:
             for n in range(450):
                 group.start_soon(backend.put, ("s",), f"k{n:04}", b"v" * n)

@@ -21,20 +21,5 @@ if not run then
     n, run = create(arg(1), time)
     names = FIELDS
 end
-local grown = 0
-if arg(5) ~= '0' then
-    grown = add(n, run, position, 4, 14)
-end
-run.updated = text(time)
-local card
-if arg(8) == '1' then
-    card, run.crc = arg(9), arg(10)
-    names = FIELDS
-end
-if arg(11) == '1' then
-    restate(n, run, arg(12), arg(13))
-    names = FIELDS
-end
-grown = grown + save(n, run, names, card)
-count('bytes', grown)
+count('bytes', write(n, run, 1, #ARGV - 6, time, names))
 return finish('ok')

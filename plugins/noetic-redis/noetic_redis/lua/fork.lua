@@ -36,7 +36,7 @@ restate(made, new, arg(6), arg(7))
 count('records', at)
 local grown = 0
 if arg(9) ~= '0' then
-    grown = add(made, new, text(at), 8, 12)
+    grown = add(made, new, text(at), 8, 12, #ARGV - 6)
 end
 count('bytes', grown + save(made, new, FIELDS, arg(4)))
 return finish('ok')

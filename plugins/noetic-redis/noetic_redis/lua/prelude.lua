@@ -172,10 +172,10 @@ local function count(name, by)
 end
 
 -- Add a transaction behind a run's end: its arguments are the new position, the count of records, the crc of the body
--- and the body, and from `blobs` on large payloads, each behind its digest. Gives the bytes that were added.
-local function add(n, run, position, first, blobs)
+-- and the body, and from `blobs` to `last` large payloads, each behind its digest. Gives the bytes that were added.
+local function add(n, run, position, first, blobs, last)
     local digests, grown = {}, 0
-    for index = blobs, #ARGV - 6, 2 do
+    for index = blobs, last, 2 do
         digests[#digests + 1] = arg(index)
     end
     local new, records, crc, body = arg(first), arg(first + 1), arg(first + 2), arg(first + 3)
@@ -197,6 +197,25 @@ local function add(n, run, position, first, blobs)
     run.pos = new
     count('records', tonumber(records))
     return grown + #body
+end
+
+-- Write what an append has as arguments, from `first` to `last`. Gives the bytes that were added.
+local function write(n, run, first, last, time, names)
+    local grown = 0
+    if arg(first + 4) ~= '0' then
+        grown = add(n, run, run.pos, first + 3, first + 13, last)
+    end
+    run.updated = text(time)
+    local card
+    if arg(first + 7) == '1' then
+        card, run.crc = arg(first + 8), arg(first + 9)
+        names = FIELDS
+    end
+    if arg(first + 10) == '1' then
+        restate(n, run, arg(first + 11), arg(first + 12))
+        names = FIELDS
+    end
+    return grown + save(n, run, names, card)
 end
 
 -- The streams that a journal is made of, each with the position up to which it is: what it shares, and its own.
