@@ -430,16 +430,16 @@ class Dying(FaultyBackend):
 
     async def put(self, scope: Any, key: str, value: bytes, *, expected: int | None = None) -> int:
         self._check()
-        await self._count("before")
+        number = await self._begin()
         found = await super().put(scope, key, value, expected=expected)
-        await self._count("after")
+        await self._end(number)
         return found
 
     async def remove(self, scope: Any, key: str, *, expected: int | None = None) -> bool:
         self._check()
-        await self._count("before")
+        number = await self._begin()
         found = await super().remove(scope, key, expected=expected)
-        await self._count("after")
+        await self._end(number)
         return found
 
 

@@ -93,19 +93,30 @@ class FaultyBackend(DelegatingBackend):
 
     async def _die(self) -> None:
         self.dead = True
-        with anyio.CancelScope(shield=True):
-            for lease in self._leases.values():
-                await self._inner.release(lease)
-        self._leases.clear()
-        raise Died(f"died {self._when} append {self.appends}")
+        await self._release_all()
+        raise Died(f"died {self._when} append {self._dies_at}")
 
-    async def _count(self, when: When) -> None:
-        """Die when it is time."""
-        if when == "before":
-            # One that is cancelled before it begins is made again, and counts when it is.
-            await checkpoint_if_cancelled()
-            self.appends += 1
-        if self.appends == self._dies_at and self._when == when:
+    async def _release_all(self) -> None:
+        """The dead hold nothing; what others acquire meanwhile is released by them."""
+        with anyio.CancelScope(shield=True):
+            while self._leases:
+                _, lease = self._leases.popitem()
+                await self._inner.release(lease)
+
+    async def _begin(self) -> int:
+        """The number of an append; die before it when it is time."""
+        # One that is cancelled before it begins is made again, and counts when it is.
+        await checkpoint_if_cancelled()
+        self.appends += 1
+        number = self.appends
+        if number == self._dies_at and self._when == "before":
+            await self._die()
+        return number
+
+    async def _end(self, number: int) -> None:
+        """Die after an append when it is time; others may have begun meanwhile."""
+        self._check()
+        if number == self._dies_at and self._when == "after":
             await self._die()
 
     # -- the contract
@@ -122,18 +133,17 @@ class FaultyBackend(DelegatingBackend):
     ) -> int:
         """Append one transaction, and die when it is time."""
         self._check()
-        await self._count("before")
+        number = await self._begin()
         position = await self._inner.append(
             run_id, expected_position=expected_position, fence=fence, records=records, summary=summary, status=status
         )
-        self._check()
-        await self._count("after")
+        await self._end(number)
         return position
 
     async def commit(self, transactions: Sequence[Transaction]) -> Sequence[Lease]:
         """Append to several runs, begin and end ownership of them; one append, as far as dying goes."""
         self._check()
-        await self._count("before")
+        number = await self._begin()
         done = await self._inner.commit(transactions)
         for given, lease in zip(transactions, done, strict=True):
             if given.release:
@@ -141,12 +151,8 @@ class FaultyBackend(DelegatingBackend):
             elif given.acquire is not None:
                 self._leases[given.run_id] = lease
         if self.dead:
-            # It died meanwhile, and the dead hold nothing.
-            with anyio.CancelScope(shield=True):
-                for lease in self._leases.values():
-                    await self._inner.release(lease)
-        self._check()
-        await self._count("after")
+            await self._release_all()
+        await self._end(number)
         return done
 
     async def acquire(self, run_id: str, *, ttl: float) -> Lease:
