@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from noetic_py.testing.cassettes import Cassette, CassetteMismatch
     from noetic_py.testing.conformance import BackendContract, DamageContract, LastingContract
-    from noetic_py.testing.evaluation import evaluation_task
+    from noetic_py.testing.evaluation import ScoreInterval, evaluation_task, score_intervals
     from noetic_py.testing.faults import Died, FaultyBackend
     from noetic_py.testing.item_types import ItemTypeContract
     from noetic_py.testing.layers import LayerContract
@@ -51,6 +51,7 @@ __all__ = [
     "Observations",
     "RandomProgram",
     "ReferenceContract",
+    "ScoreInterval",
     "ScriptExhausted",
     "ScriptedModel",
     "TransformContract",
@@ -62,6 +63,7 @@ __all__ = [
     "evaluation_task",
     "expected_outcome",
     "random_program",
+    "score_intervals",
 ]
 
 _MODULES = {
@@ -82,6 +84,7 @@ _MODULES = {
     "Observations": "noetic_py.testing.random_programs",
     "RandomProgram": "noetic_py.testing.random_programs",
     "ReferenceContract": "noetic_py.testing.reference",
+    "ScoreInterval": "noetic_py.testing.evaluation",
     "ScriptExhausted": "noetic_py.testing.scripted",
     "ScriptedModel": "noetic_py.testing.scripted",
     "TransformContract": "noetic_py.testing.transforms",
@@ -93,6 +96,7 @@ _MODULES = {
     "evaluation_task": "noetic_py.testing.evaluation",
     "expected_outcome": "noetic_py.testing.random_programs",
     "random_program": "noetic_py.testing.random_programs",
+    "score_intervals": "noetic_py.testing.evaluation",
 }
 
 
