@@ -54,7 +54,7 @@ class Reopening(Suite):
             equal((entry.position, entry.summary, entry.status), (2, b"end", status))
 
     @pytest.mark.parametrize("size", [1024, 40_000])
-    @pytest.mark.parametrize("write", ["append", "append_many", "put"])
+    @pytest.mark.parametrize("write", ["append", "commit", "put"])
     async def test_an_acknowledged_write_is_where_it_survives(self, tmp_path: Path, write: str, size: int) -> None:
         """With durability `"process"` it is in a file when the call returns, with `"power"` on the disk.
 
@@ -67,8 +67,8 @@ class Reopening(Suite):
             await fill(backend, "r", 1)
             if write == "append":
                 await backend.append("r", expected_position=1, fence=0, records=records)
-            elif write == "append_many":
-                equal(await backend.append_many([Transaction("r", 1, 0, records)]), [2])
+            elif write == "commit":
+                await backend.commit([Transaction("s", 0, 0, [record("beside")]), Transaction("r", 1, 0, records)])
             else:
                 await backend.put(SCOPE, "k", payload)
             places = places_of(pieces_of(payload), tmp_path)
