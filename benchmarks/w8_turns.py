@@ -36,15 +36,15 @@ def turns(count: int, *, stored: bool) -> Measurement:
     """Seconds a turn of one session."""
 
     async def once() -> float:
-        model = ScriptedModel(*["done"] * (count + 1))
+        model, agent = ScriptedModel(*["done"] * (count + 1)), call_model()
         with tempfile.TemporaryDirectory() as folder:
             checkpoints = f"sqlite:{folder}/chat.db" if stored else None
             async with Harness(plugins=[], checkpoints=checkpoints, model=model) as harness:
                 session = harness.session("user", "chat")
-                await session.run(call_model(), "The first turn makes the file.")
+                await session.run(agent, "The first turn makes the file.")
                 began = wall()
                 for turn in range(count):
-                    await session.run(call_model(), f"message {turn}")
+                    await session.run(agent, f"message {turn}")
                 seconds = wall() - began
                 check(len(await session.items()), 2 * (count + 1))
         return seconds / count

@@ -109,88 +109,82 @@ class StoredConversation:
     shown: Any = None
 
     def advance(self, records: Iterable[Record], codec: Codec) -> None:
-        """Take in records that follow, all or none.
+        """Take in records that follow, up to the first that cannot be read.
 
         Raises:
             CodecError: One of them cannot be read; the message says which.
         """
-        begun, before = self.log.size, evolve(self, delivered=dict(self.delivered), unfinished=dict(self.unfinished))
-        before.taken = set(self.taken)
         for record in records:
             try:
                 self._take(record, codec)
-                self.position += 1
             except (CodecError, LogError, LookupError, TypeError, ValueError, AttributeError) as error:
                 where = f"record {self.position + 1} of the session"
-                self._restore(before, begun)
                 raise CodecError(
                     f"is not a valid {record.kind}: {type(error).__name__}: {error}", where=where
                 ) from error
-
-    def _restore(self, before: StoredConversation, length: int) -> None:
-        before.log.rollback(length)
-        self.position, self.log, self.states, self.open = before.position, before.log, before.states, before.open
-        self.delivered, self.unfinished, self.taken, self.shut, self.turns, self.status, self.settled, self.view = (
-            before.delivered, before.unfinished, before.taken, before.shut, before.turns, before.status, before.settled,
-            before.view,
-        )  # fmt: skip
+            self.position += 1
 
     def _take(self, record: Record, codec: Codec) -> None:
+        """Take in one record: what can fail comes first, so that one that cannot be read changes nothing."""
         fields = parse(record.payload, _MAX_BYTES, "record size")
-        self.shut = None
         if record.kind == _STARTED:
-            self.open = OpenTurn(fields["run"], fields.get("d"))
+            begun = OpenTurn(fields["run"], fields.get("d"))
+            if begun.delivery_id is not None:
+                self.delivered[begun.delivery_id] = begun.run_id
+            self.open, self.shut = begun, None
             self.turns += 1
-            if self.open.delivery_id is not None:
-                self.delivered[self.open.delivery_id] = self.open.run_id
         elif record.kind == _ENDED:
-            items = values.read_items(fields.get("i"), codec)
-            self._note_end(fields, len(items) - fields.get("said", 0) - fields.get("cut", 0))
-            took: list[str] = fields.get("took", [])
-            run_id: str = fields["run"]
-            self.taken.update(took)
-            self.delivered.update(dict.fromkeys(took, run_id))
-            if fields.get("down") and not fields.get("said"):
-                self.shut = ShutTurn(fields["run"], len(items))
-            self.open = None
-            if fields.get("back"):
-                # Forked, so that what was there before can be put back.
-                self.log = self.log.fork()
-                self.log.rollback(self.log.size - fields["back"])
-                self.view, self.shown = clipped(self.view, self.log.frozen()), None
-            # Earlier versions have not said which branch it was.
-            origin = run_id, fields.get("b", "")
-            self.log.put(items, [(len(items) - fields.get("said", 0), origin)])
-            if not fields.get("void"):
-                self.settled = self.log.size if self.status == "completed" else min(self.settled, self.log.size)
-            self.states = {**self.states, **_states(self.states, fields.get("s") or {})}
-            if "view" in fields:
-                self.view = ViewChange(None, fields["view"]["put"], fields["view"]["gone"]).applied(self.view)
+            self._end(fields, values.read_items(fields.get("i"), codec))
         elif record.kind == _EDITED:
             log = ItemLog()
             log.put(values.read_items(fields.get("i"), codec), values.read_origins(fields.get("o")))
-            self.view, self.shown = clipped(self.view, log[: _alike(self.log, log)]), None
-            self.log, self.settled = log, log.size
             kept = fields.get("kept")
-            self.states = self.states if kept is None else {name: self.states[name] for name in kept}
+            states = self.states if kept is None else {name: self.states[name] for name in kept}
+            self.view, self.shown = clipped(self.view, log[: _alike(self.log, log)]), None
+            self.log, self.settled, self.states, self.shut = log, log.size, states, None
         elif record.kind == _LOADED:
-            self.log, self.view, self.shown = ItemLog(), {}, None
-            self.log.put(values.read_items(fields.get("i"), codec), values.read_origins(fields.get("o")))
-            self.settled = self.log.size
-            self.states = _states({}, fields.get("s") or {})
-            self.turns, self.status = fields["turns"], fields.get("status")
+            log = ItemLog()
+            log.put(values.read_items(fields.get("i"), codec), values.read_origins(fields.get("o")))
+            states, turns = _states({}, fields.get("s") or {}), fields["turns"]
+            self.log, self.settled, self.view, self.shown, self.shut = log, log.size, {}, None, None
+            self.states, self.turns, self.status = states, turns, fields.get("status")
         else:
             raise CodecError("a record of a kind that this version does not know", hint="install a newer noetic-py")
 
-    def _note_end(self, fields: Fields, own: int) -> None:
+    def _end(self, fields: Fields, items: Sequence[Item]) -> None:
+        """A turn has ended."""
+        run_id: str = fields["run"]
+        status, said = fields["status"], fields.get("said", 0)
+        states = {**self.states, **_states(self.states, fields.get("s") or {})} if fields.get("s") else self.states
+        took = dict.fromkeys(fields.get("took", ()), run_id)
+        log, view, shown = self.log, self.view, self.shown
+        if fields.get("back"):
+            # Forked, so that what was there before can be put back.
+            log = log.fork()
+            log.rollback(log.size - fields["back"])
+            view, shown = clipped(view, log.frozen()), None
+        if "view" in fields:
+            view = ViewChange(None, fields["view"]["put"], fields["view"]["gone"]).applied(view)
+        # Earlier versions have not said which branch it was.
+        origin = run_id, fields.get("b", "")
+        log.put(items, [(len(items) - said, origin)])
+        self.log, self.view, self.shown, self.states = log, view, shown, states
+        self._note_end(fields, run_id, status, len(items) - said - fields.get("cut", 0))
+        self.taken.update(took)
+        self.delivered.update(took)
+        self.shut = ShutTurn(run_id, len(items)) if fields.get("down") and not said else None
+        self.open = None
+        if not fields.get("void"):
+            self.settled = log.size if self.status == "completed" else min(self.settled, log.size)
+
+    def _note_end(self, fields: Fields, run: str, status: RunStatus, own: int) -> None:
         """Note of a turn that was delivered whether it is to be gone on with when it is delivered again."""
-        run = fields["run"]
         if fields.get("void"):
             self.delivered = {name: other for name, other in self.delivered.items() if other != run}
             return
         delivered = self.open is not None and self.open.run_id == run and self.open.delivery_id is not None
         before = self.unfinished.pop(run, None)
-        status = self.status = fields["status"]
+        self.status = status
         if status == "suspended" or (status != "completed" and (delivered or before is not None)):
             written = 0 if before is None or "back" in fields else before[0]
             self.unfinished[run] = (written + own, self.position + 1, status)
