@@ -24,7 +24,6 @@ from noetic_py.errors import ConfigError, PluginError
 if TYPE_CHECKING:
     from noetic_py.plugins import (
         BackendRegistry,
-        CommandRegistry,
         HookRegistry,
         ItemTypeRegistry,
         LayerRegistry,
@@ -73,10 +72,6 @@ class Hooks:
     @hookspec
     def register_hooks(self, registry: HookRegistry) -> None:
         """Register hooks: `registry.hook(audit)`, made by `noetic_py.context.hooks.after_model` or one of its like."""
-
-    @hookspec
-    def register_commands(self, registry: CommandRegistry) -> None:
-        """Add commands to `noetic`: `registry.command("acme", make_app)`, where `make_app` gives a `typer.Typer`."""
 
     @hookspec
     def noetic_register(self, registry: PluginRegistry) -> None:

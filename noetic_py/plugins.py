@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 __all__ = [
     "GROUP",
     "BackendRegistry",
-    "CommandRegistry",
     "HookRegistry",
     "ItemTypeRegistry",
     "LayerRegistry",
@@ -426,48 +425,6 @@ class TransformRegistry:
         return sorted(self._known)
 
 
-class CommandRegistry:
-    """Takes the commands that plugins add to `noetic`.
-
-    Attributes:
-        by_name: What makes each command, and the plugin it is of.
-    """
-
-    def __init__(self) -> None:
-        self.by_name: dict[str, tuple[Callable[[], object], str]] = {}
-        self.plugin = ""
-
-    def command(self, name: str, factory: Callable[[], object], /) -> None:
-        """Add `noetic NAME`.
-
-        Args:
-            name: Letters, digits and dashes.
-            factory: Makes the command, a `typer.Typer` with one command or several. It is called when `noetic` needs
-                the command, so that nothing else imports typer.
-
-        Raises:
-            PluginError: The name is taken, by `noetic` itself too, or is not valid.
-        """
-        if not _is_prefix(name):
-            raise PluginError(
-                f"{name!r} is not a valid name for a command; expected letters, digits and dashes",
-                hint='registry.command("acme", make_app)',
-            )
-        _check_factory(factory, self.plugin)
-        if name.lower() in _COMMANDS:
-            raise PluginError(
-                f"plugin {self.plugin!r} provides the command {name!r}, which noetic has itself",
-                hint="give it the name of the plugin",
-            )
-        taken = _twin(self.by_name, name)
-        if taken is not None:
-            raise PluginError(
-                f"plugins {taken[1]!r} and {self.plugin!r} both provide the command {name!r}",
-                hint=f"allow one of them: Harness(plugins=[...]) or {ALLOW_LIST}",
-            )
-        self.by_name[name] = (factory, self.plugin)
-
-
 class PluginRegistry:
     """Takes everything that a plugin has, in the one hook `noetic_register`.
 
@@ -537,14 +494,6 @@ class PluginRegistry:
         """
         registry_of(self._plugins.hooks, self.plugin).hook(hook)
 
-    def command(self, name: str, factory: Callable[[], object], /) -> None:
-        """Add a command to `noetic`; as `register_commands` does.
-
-        Raises:
-            PluginError: The name is taken, or is not valid.
-        """
-        registry_of(self._plugins.commands, self.plugin).command(name, factory)
-
 
 # The library's own layers, by the names of their classes in `noetic_py.memory`.
 _LAYERS = {
@@ -569,33 +518,6 @@ _LAYERS = {
     "tool-memory": "ToolMemory",
     "working-memory": "WorkingMemory",
 }
-
-
-# The commands of `noetic` itself; a test compares them.
-_COMMANDS = frozenset(
-    {
-        "answer",
-        "complete",
-        "demo",
-        "diff",
-        "doctor",
-        "examples",
-        "fork",
-        "graph",
-        "mcp",
-        "memory",
-        "new",
-        "plugins",
-        "prune",
-        "resume",
-        "run",
-        "runs",
-        "show",
-        "tail",
-        "verify",
-        "wrap-up",
-    }
-)
 
 
 def _built_in(scheme: str, runtime: Runtime, rest: str) -> CheckpointBackend:
@@ -631,7 +553,6 @@ class Plugins:
         self.services: ServiceRegistry = ServiceRegistry()
         self.transforms: TransformRegistry = TransformRegistry()
         self.hooks: HookRegistry = HookRegistry()
-        self.commands: CommandRegistry = CommandRegistry()
 
     def backend(self, checkpoints: object, transforms: Sequence[RecordTransform] = ()) -> CheckpointBackend | None:
         """The backend of a harness; `None` without one.
@@ -683,7 +604,6 @@ class Plugins:
             "register_services": self.services,
             "register_record_transforms": self.transforms,
             "register_hooks": self.hooks,
-            "register_commands": self.commands,
             "noetic_register": PluginRegistry(self),
         }
         self.calls.register()

@@ -124,64 +124,63 @@ def test_a_new_plugin_is_built_installed_and_passes_the_contract(shell: Shell, t
 
 TIDE_COMMANDS = """
 import typer
-from noetic_py.plugins import hookimpl
 
-def make():
-    app = typer.Typer()
+app = typer.Typer()
 
-    @app.command()
-    def height(port: str, feet: bool = False):
-        "Print the height of high water."
-        typer.echo(f"{port}: {'22.6 ft' if feet else '6.9 m'}")
-
-    return app
-
-@hookimpl
-def register_commands(registry):
-    registry.command("height", make)
-"""
-LOST_COMMAND = """
-from noetic_py.plugins import hookimpl
-
-@hookimpl
-def register_commands(registry):
-    registry.command("lost", dict)
+@app.command()
+def height(port: str, feet: bool = False):
+    "Print the height of high water."
+    typer.echo(f"{port}: {'22.6 ft' if feet else '6.9 m'}")
 """
 
 
-def test_plugins_add_commands_and_a_broken_one_leaves_the_others_working(shell: Shell) -> None:
-    for name, text in {
-        "tides": TIDE_COMMANDS,
-        "zz_again": TIDE_COMMANDS,
-        "broken": "import no_such_module",
-        "lost": LOST_COMMAND,
-    }.items():
+def test_packages_add_commands_and_a_broken_one_leaves_the_others_working(shell: Shell) -> None:
+    for name, text, added in [
+        ("tides", TIDE_COMMANDS, "height = tides:app"),
+        ("zz_again", TIDE_COMMANDS, "height = zz_again:app\nruns = zz_again:app"),
+        ("broken", "import no_such_module", "ebb = broken:app"),
+        ("lost", "app = dict()", "lost = lost:app"),
+    ]:
         (shell.folder / f"{name}.py").write_text(text)
         info = shell.folder / f"{name}-1.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {name}\nVersion: 1\n")
-        (info / "entry_points.txt").write_text(f"[noetic_py]\n{name} = {name}\n")
+        (info / "entry_points.txt").write_text(f"[noetic_py.commands]\n{added}\n")
     path = os.pathsep.join([str(shell.folder), str(ROOT)])
-    ran = shell.run("height", "Brest", "--feet", PYTHONPATH=path, NOETIC_PLUGINS="tides")
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "Brest: 22.6 ft\n", "")
+    ran = shell.run("height", "Brest", "--feet", PYTHONPATH=path)
+    problems = [
+        "error: tides 1 and zz_again 1 both add the command 'height'",
+        "error: zz_again 1 adds the command 'runs', which noetic has itself",
+    ]
+    assert (ran.returncode, ran.stdout, errors_of(ran)) == (0, "Brest: 22.6 ft\n", problems)
     helped = shell.run("--help", PYTHONPATH=path)
     assert helped.returncode == 0
     assert "  height    Print the height of high water.\n" in helped.stdout
     assert "  runs      List the stored runs" in helped.stdout
-    told = [line for line in helped.stderr.splitlines() if line.startswith("error: ")]
-    assert told == [
-        "error: plugin 'broken' failed to load (broken 1): ModuleNotFoundError: No module named 'no_such_module'",
-        "error: plugins 'tides' and 'zz_again' both provide the command 'height'",
-        "error: plugin 'lost' gives dict as the command 'lost'; expected a typer.Typer",
+    assert "  lost" not in helped.stdout
+    assert errors_of(helped) == [
+        *problems,
+        "error: the command 'ebb' of broken 1 failed to load: ModuleNotFoundError: No module named 'no_such_module'",
+        "error: lost 1 gives dict as the command 'lost'; expected a typer.Typer",
     ]
     # What is not asked for costs nothing, and says nothing.
-    assert shell.run("runs", PYTHONPATH=path).stderr == shell.run("runs", NOETIC_PLUGINS="").stderr
-    unknown = shell.run("heigth", PYTHONPATH=path, NOETIC_PLUGINS="tides")
+    assert shell.run("runs", PYTHONPATH=path).stderr == shell.run("runs").stderr
+    unknown = shell.run("heigth", PYTHONPATH=path)
     assert (unknown.returncode, "No such command 'heigth'" in unknown.stderr) == (2, True)
-    listed = shell.run("plugins", PYTHONPATH=path, NOETIC_PLUGINS="broken,tides")
-    assert (listed.returncode, listed.stdout.split()) == (1, ["tides", "tides", "1", "register_commands"])
-    assert "plugin 'broken' failed to load (broken 1)" in listed.stderr
-    assert "NOETIC_PLUGINS=" in listed.stderr
+
+
+def errors_of(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+
+
+def test_the_help_imports_nothing_of_the_engine() -> None:
+    program = (
+        "import sys\nfrom noetic_py.cli import main\nsys.argv = ['noetic', '--help']\nmain()\n"
+        "print(sorted(name for name in sys.modules if name.startswith('noetic_py')), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=True)
+    names = ["noetic_py", "noetic_py.cli", "noetic_py.cli.app", "noetic_py.cli.plugin_commands"]
+    assert done.stderr.strip() == str([*names, "noetic_py.errors", "noetic_py.redaction"])
 
 
 @pytest.mark.parametrize("name", ["a b", "2notes", "class"])

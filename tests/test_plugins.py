@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
-from typer.core import TyperGroup
-from typer.main import get_command
 
 from noetic_py import (
     Context,
@@ -21,16 +18,14 @@ from noetic_py import (
     call_model,
     extension_item,
     hookspecs,
-    plugins,
     step,
 )
 from noetic_py.checkpoints import CheckpointBackend, DecodedPayload, InMemoryBackend, RecordPlace, RecordTransform
-from noetic_py.cli.app import app
 from noetic_py.context import hooks
 from noetic_py.errors import PluginError
 from noetic_py.hookspecs import VERSION
 from noetic_py.memory import MemoryLayer
-from noetic_py.plugins import BackendRegistry, CommandRegistry, ModelRegistry, PluginRegistry, hookimpl, load_plugins
+from noetic_py.plugins import BackendRegistry, ModelRegistry, PluginRegistry, hookimpl, load_plugins
 from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -320,36 +315,6 @@ def test_nothing_stands_before_what_the_library_has_itself() -> None:
 
     with pytest.raises(PluginError, match="plugins 'noetic_py' and 'Early' both provide checkpoints 'sqlite'"):
         load_plugins([Early()])
-
-
-@pytest.mark.parametrize(
-    ("name", "factory", "told"),
-    [
-        ("Run", list, "plugin 'Tides' provides the command 'Run', which noetic has itself"),
-        ("ti des", list, "'ti des' is not a valid name for a command"),
-        ("tides", 3, "plugin 'Tides' gives 3 as a factory"),
-        ("LOGS", list, "plugins 'Logs' and 'Tides' both provide the command 'LOGS'"),
-    ],
-)
-def test_a_command_that_cannot_be_added_is_refused_by_name(name: str, factory: Any, told: str) -> None:
-    class Logs:
-        @hookimpl
-        def register_commands(self, registry: CommandRegistry) -> None:
-            registry.command("logs", dict)
-
-    class Tides:
-        @hookimpl
-        def noetic_register(self, registry: PluginRegistry) -> None:
-            registry.command(name, factory)
-
-    with pytest.raises(PluginError, match=re.escape(told)):
-        load_plugins([Logs(), Tides()])
-
-
-def test_no_plugin_can_take_the_name_of_a_command_of_noetic() -> None:
-    group = get_command(app)
-    assert isinstance(group, TyperGroup)
-    assert set(group.commands) == plugins._COMMANDS
 
 
 # ------------------------------------------------------------------------------------------- the version of the hooks

@@ -9,13 +9,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from noetic_py.cli.loading import load_flow
-from noetic_py.cli.output_capture import captured_output
+# Each command imports what it needs, so that the help is there at once.
 from noetic_py.cli.plugin_commands import CommandGroup
-from noetic_py.cli.report import FAILED, USAGE, print_error, write_out
-from noetic_py.cli.running import RunRequest, ViewOptions, run_request
-from noetic_py.errors import NoeticError
-from noetic_py.harness import Harness
 
 app: typer.Typer = typer.Typer(
     name="noetic",
@@ -105,6 +100,8 @@ def run(
     Exit codes: 0 completed, 1 failed, 2 did not start, 3 aborted or interrupted, 4 out of budget, 5 suspended,
     130 and 143 stopped by a signal.
     """
+    from noetic_py.cli.running import RunRequest, ViewOptions, run_request
+
     raise typer.Exit(run_request(RunRequest(target, input, model, db, run_id), ViewOptions(json, quiet, trace)))
 
 
@@ -131,6 +128,7 @@ def resume(
 ) -> None:
     """Go on with a run; what has finished is not run again. Exit codes are those of run."""
     from noetic_py.cli.resuming import ResumeRequest, plan_request, resume_request
+    from noetic_py.cli.running import ViewOptions
 
     request = ResumeRequest(name, flow, model, db, tuple(budget or ()), on_diverge)
     raise typer.Exit((plan_request if dry_run else resume_request)(request, ViewOptions(json, quiet, trace)))
@@ -379,6 +377,7 @@ def plugins(context: typer.Context, json: Json = False, trace: Trace = False) ->
     if context.invoked_subcommand is not None:
         return
     from noetic_py.cli import stored_runs
+    from noetic_py.cli.report import FAILED, print_error, write_out
     from noetic_py.cli.show import plugins_json, plugins_text
     from noetic_py.plugins import load_working_plugins
 
@@ -411,6 +410,12 @@ def graph(
     trace: Trace = False,
 ) -> None:
     """Print a step's tree, with its tools and conditions, as a Mermaid flowchart or as SVG."""
+    from noetic_py.cli.loading import load_flow
+    from noetic_py.cli.output_capture import captured_output
+    from noetic_py.cli.report import USAGE, print_error, write_out
+    from noetic_py.errors import NoeticError
+    from noetic_py.harness import Harness
+
     try:
         with captured_output():
             # Drawing needs no plugin, and a broken one must not stand in the way.
