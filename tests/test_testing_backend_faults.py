@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -254,6 +255,38 @@ async def test_what_was_synced_passes(
         await lasting(kind).test_an_acknowledged_write_is_where_it_survives(disk, write, size)
     except pytest.skip.Exception as skipped:
         pytest.fail(f"it was not tested: {skipped}")
+
+
+class Elsewhere(Buffered):
+    """It keeps nothing in the folder."""
+
+    async def close(self) -> None:
+        self.buffer = b""
+        await super().close()
+
+
+class Fleeting(Elsewhere):
+    """It promises nothing."""
+
+    @property
+    def durability(self) -> BackendDurability:
+        return "none"
+
+
+@pytest.mark.parametrize(
+    ("kind", "platform", "said"),
+    [
+        (SqliteBackend, "darwin", "what is on the disk is not known of .* run it on Linux"),
+        (Elsewhere, "linux", "keeps payloads elsewhere than in the folder"),
+        (Fleeting, "linux", "its durability is 'none'"),
+    ],
+)
+async def test_what_cannot_be_tested_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[SqliteBackend | Buffered], platform: str, said: str
+) -> None:
+    monkeypatch.setattr("noetic_py.testing._conformance.disk.sys", SimpleNamespace(platform=platform))
+    with pytest.raises(pytest.skip.Exception, match=said):
+        await lasting(kind).test_an_acknowledged_write_is_where_it_survives(tmp_path, "append", 1024)
 
 
 @pytest.mark.parametrize("size", [1024, 40_000])
