@@ -133,6 +133,37 @@ class SeveralAtOnce:
                 assert [await journal(backend, f"r{index}") for index in (0, 1)] == [[b"x"], [b"x"]]
                 assert await backend.head("r2") is None
 
+    async def test_what_is_appended_to_known_runs_together_is_refused_alone(self) -> None:
+        with self.server.space() as space:
+            async with self.made(self.server.url(space), connections=1) as backend:
+                for index in range(12):
+                    await backend.append(f"r{index}", expected_position=0, fence=0, records=[record("x")])
+                outcomes: dict[int, object] = {}
+
+                async def append(index: int) -> None:
+                    # Some are elsewhere, some have no records, and some set what is listed.
+                    card, status = (b"card", "done") if index % 2 else (None, None)
+                    records = [record(f"y{index}")] * (index % 4)
+                    try:
+                        outcomes[index] = await backend.append(
+                            f"r{index}", expected_position=1 + (index % 3 == 2), fence=0, records=records,
+                            summary=card, status=status,
+                        )  # fmt: skip
+                    except PositionConflict as error:
+                        outcomes[index] = type(error)
+
+                async with anyio.create_task_group() as group:
+                    for index in range(12):
+                        group.start_soon(append, index)
+                expected = {k: PositionConflict if k % 3 == 2 else 1 + k % 4 for k in range(12)}
+                assert outcomes == expected
+                for index in range(12):
+                    taken = index % 3 != 2
+                    assert await journal(backend, f"r{index}") == [b"x"] + [f"y{index}".encode()] * (index % 4 * taken)
+                    entry = await backend.entry(f"r{index}")
+                    assert entry is not None
+                    assert (entry.summary, entry.status) == ((b"card", "done") if index % 2 and taken else (b"", None))
+
     async def test_restarts_in_the_middle(self, record_property: Figure) -> None:
         """As after crashes of the server: nothing that was acknowledged is lost, and nothing is there twice."""
         times = examples(sample=6, full=100) // 2

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from attrs import define
 
@@ -18,6 +18,11 @@ from noetic_py.journal.transforms import unpack
 __all__ = ["RESTORE", "Found", "Journals", "Numbers", "refusal_of"]
 
 RESTORE = "restore a copy of the database"
+_COLUMNS: Final = (
+    "id", "position", "fence", "new", "crc", "card", "card_crc", "status", "status_crc", "count", "size", "body_crc",
+    "body",
+)  # fmt: skip
+"""What the statement for a group takes an array of."""
 _PAGE_BYTES = 32 * 1024 * 1024
 _PAGE_ROWS = 1000
 _KNOWN = 10_000
@@ -127,6 +132,23 @@ class Journals:
     ) -> list[int | NoeticError]:
         """Append transactions of different runs in a transaction of the server, which is left open."""
         known, missing = self._numbered([given.what.run_id for given in all_given])
+        if missing or any(given.packed.blobs for given in all_given):
+            taken = self._append_each(all_given, begin, known, missing)
+        else:
+            each = [self._values(given, known[given.what.run_id]) for given in all_given]
+            group = {name: [values[name] for values in each] for name in _COLUMNS}
+            done = {number for (number,) in self.link.batch([*begin, (self.link.sql.append_group, group)])[-1]}
+            taken = [values["id"] in done for values in each]
+        return [_end(one.what) if done else self._append_again(one) for one, done in zip(all_given, taken, strict=True)]
+
+    def _append_each(
+        self,
+        all_given: Sequence[PackedTransaction],
+        begin: Sequence[tuple[bytes, None]],
+        known: Mapping[str, int],
+        missing: set[str],
+    ) -> list[bool]:
+        """Append with a statement for each; returns which were taken."""
         statements: list[tuple[bytes, Values | None]] = [*begin]
         if any(given.packed.blobs for given in all_given):
             statements.append((self.link.sql["keep"], {"lock": self.link.lock}))
@@ -139,11 +161,7 @@ class Journals:
                 statements.append((self.link.sql.batch_append_new, {**self.new_values(given, number), "lock": None}))
             else:
                 statements.append(self.appending(given, number))
-        results = self.link.batch(statements)[begun:]
-        outcomes: list[int | NoeticError] = []
-        for given, ((count,),) in zip(all_given, results, strict=True):
-            outcomes.append(_end(given.what) if count else self._append_again(given))
-        return outcomes
+        return [bool(count) for ((count,),) in self.link.batch(statements)[begun:]]
 
     def extend(self, given: PackedTransaction, number: int) -> None:
         """Append to a run that was made in the same transaction of the server, which is left open."""

@@ -133,6 +133,33 @@ _MARK_LATER = sql.SQL(
     ON CONFLICT (id) DO UPDATE SET last = excluded.last, used = excluded.used"""
 )
 
+# The rows are taken in the order in which they are given, which is the same for every session.
+_GROUP = sql.SQL(
+    """WITH given AS (
+        SELECT * FROM unnest(
+            %(id)b::bigint[], %(position)b::bigint[], %(fence)b::bigint[], %(new)b::bigint[], %(crc)b::bigint[],
+            %(card)b::bytea[], %(card_crc)b::bigint[], %(status)b::text[], %(status_crc)b::bigint[],
+            %(count)b::bigint[], %(size)b::bigint[], %(body_crc)b::bigint[], %(body)b::bytea[]
+        ) WITH ORDINALITY AS each (
+            id, position, fence, new, crc, card, card_crc, status, status_crc, count, size, body_crc, body, place
+        )
+    ), locked AS MATERIALIZED (
+        SELECT r.id FROM given g JOIN {runs} r ON r.id = g.id AND r.position = g.position AND r.fence = g.fence
+        ORDER BY g.place FOR UPDATE OF r
+    ), head AS (
+        UPDATE {runs} r SET position = g.new, crc = g.crc, updated = now(),
+            card = coalesce(g.card, r.card), card_crc = coalesce(g.card_crc, r.card_crc),
+            status = coalesce(g.status, r.status), status_crc = coalesce(g.status_crc, r.status_crc)
+        FROM locked l JOIN given g ON g.id = l.id
+        WHERE r.id = l.id AND r.position = g.position AND r.fence = g.fence
+        RETURNING r.id
+    ), body AS (
+        INSERT INTO {transactions} (stream, last, count, size, crc, body)
+        SELECT g.id, g.new, g.count, g.size, g.body_crc, g.body FROM head h JOIN given g ON g.id = h.id
+        WHERE g.count > 0
+    ) SELECT id FROM head"""
+)
+
 # A time that the driver has no value for is damage of its row, and would fail the whole list.
 _ENTRY: Final = """SELECT id, run_id, position, fence, crc, status, status_crc, card, card_crc,
     CASE WHEN created BETWEEN '0002-01-01Z' AND '9998-01-01Z' THEN created END,
@@ -261,6 +288,7 @@ class Statements:
     batch_append: bytes
     batch_append_blobs: bytes
     batch_append_new: bytes
+    append_group: bytes
     acquire_new: bytes
     acquire: bytes
     batch_acquire: bytes
@@ -293,6 +321,7 @@ def statements_of(schema: str) -> Statements:
         batch_append=made(_UPDATED, _BODY, _COUNT),
         batch_append_blobs=made(_UPDATED, _BODY, _BLOBS, _COUNT),
         batch_append_new=made(_MADE, _BODY, _BLOBS, _COUNT),
+        append_group=made(_GROUP),
         acquire_new=made(_MADE, _MARK),
         acquire=made(_TAKEN, _MARK),
         batch_acquire=made(_TAKEN, _COUNT),
