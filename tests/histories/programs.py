@@ -29,6 +29,7 @@ from noetic_py import (
     FunctionCall,
     FunctionCallOutput,
     Memory,
+    MemoryLayer,
     Message,
     ModelRequest,
     ReadContext,
@@ -53,6 +54,7 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.memory import Scope, ToolLimits
 
 AnyStep: TypeAlias = Step[Any, Any, Any, Any]
 Ctx: TypeAlias = Context[Memory, Any]
@@ -86,6 +88,7 @@ class Program:
         state_type: The type that the state has when the run is resumed.
         answer: What the model says to a request, when there is one.
         options: Of the run.
+        memory: Makes the layers of the harness, when there are any.
     """
 
     flow: AnyStep
@@ -94,6 +97,7 @@ class Program:
     state_type: type[Any] | None = None
     answer: Callable[[ModelRequest], Any] | None = None
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    memory: Callable[[], Memory] | None = None
 
 
 PROGRAMS: dict[str, Callable[[], Program]] = {}
@@ -1376,3 +1380,55 @@ def patched() -> Program:
         return StateBag({"text": "it began so " * 9, "table": table, "people": [{"said": "hello " * 9}, {"said": ""}]})
 
     return Program(loop(around, until=until.max_rounds(4), id="rounds"), state=state)
+
+
+@program
+def judged_calls() -> Program:
+    """Calls that layers count, change, refuse and let wait for approval."""
+
+    class Marks(MemoryLayer[int]):
+        """Numbers its calls, and refuses those of a word."""
+
+        scope: Scope = Scope.EXECUTION
+
+        async def before_tool_call(self, call: FunctionCall) -> FunctionCall | str:
+            self.state += 1
+            if "refused" in call.arguments:
+                return "not that"
+            return FunctionCall(
+                name=call.name, arguments=call.arguments.replace("old", "new"), call_id=call.call_id, id=call.id
+            )
+
+        def merge(self, base: int, mine: int, theirs: int) -> int:
+            return theirs + mine - base
+
+    class Judges(Memory):
+        limits: ToolLimits = ToolLimits(limits={"pay": 3})
+        marks: Marks = Marks()
+
+    @tool
+    async def pay(what: str) -> str:
+        BEGAN.append(f"pay {what}")
+        return f"paid {what}"
+
+    @tool(needs_approval=True)
+    async def sign(what: str) -> str:
+        BEGAN.append(f"sign {what}")
+        return f"signed {what}"
+
+    def answer(request: ModelRequest) -> Any:
+        done = sum(isinstance(item, FunctionCallOutput) for item in request.items)
+        wanted = {
+            0: [("pay", "an old one"), ("sign", "an old one"), ("pay", "a refused one"), ("sign", "another")],
+            4: [("pay", "the last"), ("pay", "too much"), ("sign", "the end")],
+        }
+        calls = [FunctionCall(name=name, arguments={"what": what}) for name, what in wanted.get(done, ())]
+        return calls or "done"
+
+    @step
+    async def counted(x: str, ctx: Context[Judges, Any]) -> str:
+        began(ctx)
+        return f"{x}: {ctx.memory.marks.state} judged, {ctx.memory.limits.state.calls} paid"
+
+    agent: Any = loop(call_model(tools=[pay, sign]), until=until.no_tool_calls(), id="agent")
+    return Program(sequence(agent, counted, id="flow"), "go", answer=answer, memory=Judges)

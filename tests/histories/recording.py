@@ -95,12 +95,13 @@ def write_history(history: History, dump: str, made_by: Mapping[str, Any]) -> No
 
 
 def harness_for(program: Program, backend: Any) -> Harness[Any]:
-    """A harness with the program's model."""
+    """A harness with the program's model and layers."""
     if program.answer is None:
         return Harness(plugins=(), checkpoints=backend)
     answers: Any = [program.answer] * 50
     model = ScriptedModel(*answers, usage=TokenUsage(input=10, output=5), cost="0.25", name="test:scripted")
-    return Harness(plugins=(), checkpoints=backend, model=model)
+    memory = None if program.memory is None else program.memory()
+    return Harness(plugins=(), checkpoints=backend, model=model, memory=memory)
 
 
 async def begin(program: Program, backend: FaultyBackend, *, process: int = 1) -> dict[str, Any] | None:
