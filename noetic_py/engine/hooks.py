@@ -86,6 +86,15 @@ class Received:
         self._values = self.values
 
     @property
+    def fits(self) -> bool:
+        """Whether the tool takes the arguments; in a later process it does not where a secret was sent."""
+        try:
+            self.check()
+        except errors.ToolArgumentsInvalid:
+            return False
+        return True
+
+    @property
     def call(self) -> FunctionCall:
         """The call with the arguments that the tool will receive; as it was sent where they do not fit."""
         if self._call is None:
@@ -114,6 +123,15 @@ class Received:
         new = {name: value for name, value in wanted.items() if before.get(name) != text_of(value)}
         same = {name: sent[name] for name in wanted if name not in new and name in sent}
         return Received(self.tool, evolve(made, arguments=text_of(same | new)), self.given)
+
+    def as_shown(self, arguments: str) -> Received:
+        """The call with the arguments that were shown of it, also where a default is new each time."""
+        if self.tool is None or self.call.arguments == arguments:
+            return self
+        again = self.changed(evolve(self.call, arguments=arguments))
+        if again.call.arguments != arguments:
+            return self
+        return Received(self.tool, self.sent, self.given, again.values, again.call)
 
 
 def plain(arguments: str) -> str:

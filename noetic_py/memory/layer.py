@@ -290,7 +290,9 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
     """The version of the state's form: a number, or numbers with dots such as `"1.10"`. `migrate` makes it of older
     ones, and code of an older version refuses what is newer."""
     judges_calls: ClassVar[bool] = False
-    """Whether `before_tool_call` comes behind those of all other layers, so that none changes what it has judged."""
+    """Whether `before_tool_call` comes behind those of all other layers, so that none changes what it has judged.
+
+    A resumed run calls it again before it makes a call: what it refuses by then is not made."""
     views: ClassVar[tuple[type[Any], ...]] = ()
     """Classes besides the layer's own by which a parameter of a tool asks for it, as in `Inject[View]`."""
     distributed: ClassVar[bool] = False
@@ -541,8 +543,9 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
     async def before_tool_call(self, call: FunctionCall) -> FunctionCall | str | Halt | NeedsApproval:
         """A tool is about to be called: the call, with other arguments perhaps, or what is to become of it instead.
 
-        A text goes to the model instead, and [`NeedsApproval`][noetic_py.memory.NeedsApproval] lets it wait. Each call
-        of an answer has a state of its own, so calls are counted in `store`.
+        A text goes to the model instead, and [`NeedsApproval`][noetic_py.memory.NeedsApproval] lets it wait. The calls
+        of an answer are given one after the other before the first is made, so a layer can count them in its state.
+        What was decided is recorded, and a resumed run does not ask again.
         """
         return call
 

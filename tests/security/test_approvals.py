@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from noetic_py import (
     FunctionCall,
     FunctionCallOutput,
     Harness,
+    HookContext,
     Memory,
     Message,
     ModelRequest,
@@ -23,6 +25,7 @@ from noetic_py import (
     RunResult,
     call_model,
     errors,
+    hooks,
     loop,
     tool,
     until,
@@ -61,15 +64,18 @@ async def give(what: Any) -> str:
     return "given"
 
 
+def changed_call(call: FunctionCall, arguments: Any) -> FunctionCall:
+    """The call with other arguments than the model wanted, when there are any."""
+    return call if arguments is None else evolve(call, arguments=json.dumps({"what": arguments[0]}))
+
+
 class Changer(MemoryLayer[None]):
-    """Calls tools with other arguments than the model wanted."""
+    """A layer that changes calls."""
 
     arguments: Any = None
 
     async def before_tool_call(self, call: FunctionCall) -> FunctionCall:
-        if self.arguments is None:
-            return call
-        return FunctionCall(name=call.name, arguments={"what": self.arguments[0]}, call_id=call.call_id, id=call.id)
+        return changed_call(call, self.arguments)
 
 
 class Mem(Memory):
@@ -89,9 +95,12 @@ FLOW: Any = loop(call_model(tools=TOOLS), until=until.no_tool_calls())
 
 
 class Case:
-    """A store, and a run in it that wants to pay."""
+    """A store, and a run in it that wants to pay; a hook changes the arguments of its calls, or a layer."""
 
-    def __init__(self, what: Any, *, backend: CheckpointBackend | None = None, run_id: str = "r") -> None:
+    def __init__(
+        self, what: Any, *, backend: CheckpointBackend | None = None, run_id: str = "r", layer: bool = False
+    ) -> None:
+        self.layer = layer
         self.backend = backend or InMemoryBackend()
         self.runtime = VirtualRuntime(seed=random.randrange(1 << 30))  # ids that differ between cases
         self.run_id = run_id
@@ -99,11 +108,17 @@ class Case:
 
     def harness(self, arguments: Any = None, calls: Sequence[FunctionCall] | None = None) -> Any:
         wanted = [FunctionCall(name="pay", arguments={"what": self.what}, call_id="c1")] if calls is None else calls
+
+        @hooks.before_tool
+        async def change(ctx: HookContext, call: FunctionCall) -> FunctionCall:
+            return changed_call(call, arguments)
+
         return Harness(
             plugins=(),
             checkpoints=self.backend,
             model=clerk(wanted),
-            memory=Mem(changer=Changer(arguments=arguments)),
+            memory=Mem(changer=Changer(arguments=arguments)) if self.layer else None,
+            hooks=() if self.layer else [change],
             runtime=self.runtime,
         )
 
@@ -170,6 +185,21 @@ async def test_what_looks_alike_is_not_the_same(before: Any, after: Any) -> None
     (request,) = await case.begin()
     assert await case.go_on(request.approve(), arguments=[after]) == "suspended"
     assert made == []
+
+
+@pytest.mark.parametrize("change", [changed, nested, juggled])
+async def test_what_a_layer_has_let_be_approved_is_made_whatever_it_wants_by_then(
+    change: Callable[[random.Random, Any], Any], figure: Figure
+) -> None:
+    for seed in range(TRIES):
+        made.clear()
+        rng, what = values(seed)
+        case = Case(what, layer=True)
+        (request,) = await case.begin()
+        assert request.arguments == {"what": what}
+        assert await case.go_on(request.approve(), arguments=[change(rng, what)]) == "completed"
+        assert made == [("pay", what)], seed
+    figure(f"{change.__name__} by a layer: {TRIES} approvals", "0 calls made with other arguments")
 
 
 async def test_the_order_of_keys_makes_no_difference() -> None:

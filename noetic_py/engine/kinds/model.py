@@ -30,7 +30,7 @@ from noetic_py.engine.journaling.replay import NOTHING, recorded
 from noetic_py.engine.kind import BodySegment, Kind, Node
 from noetic_py.engine.kinds.flow import Path, first_of, run_paths
 from noetic_py.engine.kinds.output import OutputPlan, output_plan
-from noetic_py.engine.kinds.tool import CALL, TOOL_CALL, RequestedCall
+from noetic_py.engine.kinds.tool import CALL, TOOL_CALL, RequestedCall, judge_all
 from noetic_py.engine.layers.handles import Live
 from noetic_py.engine.layers.lifecycle import appended, is_guided, judged, mend_model_error, remember
 from noetic_py.engine.layers.view import keep_view, project, project_if_long
@@ -682,19 +682,17 @@ async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], ask: RoundRe
     for index, tool in enumerate(called):
         if index in transfers[1:] and tool is not None:
             called[index] = one_too_many(tool)
-    paths = [
-        Path(
-            TOOL_CALL,
-            RequestedCall(
-                call, called[index], tuple(tools), ask.given.get(call.call_id), why=ask.unavailable.get(call.name)
-            ),
-            f"{call.name if call.name in tools else 'tool'}[{index}]",
-            seeded=False,
+    requested: Sequence[RequestedCall] = [
+        RequestedCall(
+            call, called[index], tuple(tools), ask.given.get(call.call_id), why=ask.unavailable.get(call.name)
         )
         for index, call in enumerate(calls)
     ]
+    names = [f"{call.name if call.name in tools else 'tool'}[{index}]" for index, call in enumerate(calls)]
     most = ask.spec.max_parallel_tools or frame.x.run.resources.max_parallel_tools
     try:
+        requested = await judge_all(frame, names, requested)
+        paths = [Path(TOOL_CALL, *each, seeded=False) for each in zip(requested, names, strict=True)]
         outcomes = await run_paths(frame, paths, "settle", most)
     except BaseException as stop:
         if not isinstance(stop, Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from logging import ERROR, INFO
 from typing import Any
 
@@ -16,11 +16,13 @@ from noetic_py.context.hooks import Block
 from noetic_py.context.protocol import CURRENT
 from noetic_py.context.read import StepMeta
 from noetic_py.context.step import NOT_DONE, AnyStep, Step
+from noetic_py.context.step import frame as frame_name
 from noetic_py.core.budget import NOTHING_USED
 from noetic_py.core.codec.wire import MAX_ITEM_BYTES, check_size
 from noetic_py.core.diagnostics import log
 from noetic_py.core.events import Emitted, ToolFinished, ToolStarted
 from noetic_py.core.items import FunctionCall, FunctionCallOutput
+from noetic_py.core.state import LayerStates
 from noetic_py.core.values import ATOMS, copy_value
 from noetic_py.engine import hooks
 from noetic_py.engine.body import call_apart, pause, resumed
@@ -30,7 +32,7 @@ from noetic_py.engine.frame import Frame, failure_of, in_time, is_late
 from noetic_py.engine.journaling import ledger, replay
 from noetic_py.engine.kind import BodySegment, Kind, Node, not_stored
 from noetic_py.engine.kinds.suspension import Request, answer_of, answer_to, check
-from noetic_py.engine.layers.lifecycle import after_tool_call, appended, before_tool_call
+from noetic_py.engine.layers.lifecycle import after_tool_call, appended, before_tool_call, present
 from noetic_py.engine.telemetry import describe_result, describe_tool, record_failure
 from noetic_py.memory.routing import inject_layer, is_routed, receipt, route, unrouted
 from noetic_py.steps.handoff import is_handoff, is_transfer, undeclared
@@ -96,12 +98,9 @@ def as_asked(frame: Frame, call_id: str, received: hooks.Received) -> hooks.Rece
     if asked is None or received.tool is None or asked.arguments == received.call.arguments:
         return received
     if Wanted(received.tool, call_id, received).approval("").digest != asked.digest:
-        # The call has changed since, or a layer has changed it: approval is requested again.
+        # The call has changed since, or a hook has changed it: approval is requested again.
         return received
-    again = received.changed(evolve(received.call, arguments=asked.arguments))
-    if again.call.arguments != asked.arguments:
-        return received
-    return hooks.Received(received.tool, received.sent, received.given, again.values, again.call)
+    return received.as_shown(asked.arguments)
 
 
 def may_ask(frame: Frame, tool: AnyTool, asks: str | None) -> bool:
@@ -193,20 +192,139 @@ _APPROVAL_KINDS = (Kind("result", run_result, declared=False, digested=False, du
 
 
 TOOL_CALL: AnyStep = Step(id="tool_call", kind="tool_call")
+# No id of a user's can hold brackets, so no step of theirs has this place.
+JUDGE: AnyStep = Step(id="hooks[before_tool_call]", kind="hook")
+
+
+@frozen(eq=False)
+class Judged:
+    """What hooks and layers make of a call.
+
+    Attributes:
+        received: The call as they let it be made.
+        asks: Why a layer wants it approved; `None` when none does.
+        refusal: The text for the model in place of the call.
+        output: The output that a hook gives in place of the tool's.
+    """
+
+    received: hooks.Received
+    asks: str | None = None
+    refusal: str | None = None
+    output: FunctionCallOutput | None = None
+
+    def stored(self, call: FunctionCall) -> list[object]:
+        """What is recorded of it; `loaded` reads it."""
+        sent, shown = self.received.sent.arguments, self.received.call.arguments
+        return [
+            None if sent == call.arguments else sent,
+            None if shown == sent else shown,
+            self.asks,
+            self.refusal,
+            self.output,
+        ]
+
+    @classmethod
+    def loaded(cls, stored: Any, value: RequestedCall) -> Judged | None:
+        """What is recorded for a call; `None` if the tool would receive something else than what was judged."""
+        sent, shown, asks, refusal, output = stored
+        call = value.call if sent is None else evolve(value.call, arguments=sent)
+        shown = call.arguments if shown is None else shown
+        # A default may be new each time.
+        received = hooks.Received(value.tool, call, value.given).as_shown(shown)
+        if refusal is None and output is None and received.call.arguments != shown and received.fits:
+            return None
+        return cls(received, asks, refusal, output)
 
 
 @frozen(eq=False)
 class RequestedCall:
-    """A function call of an answer, the tool it names, when there is one, and its arguments where it has masks."""
+    """A function call of an answer.
+
+    Attributes:
+        call: The call.
+        tool: The tool it names, when there is one.
+        known: The names of all tools.
+        given: Its arguments, where `call` has masks.
+        why: Why a tool that there is was not offered; `None` of an unknown tool.
+        judged: What hooks and layers make of it, where they were asked before the round.
+        before: The states of layers before these were asked about it; `None` where they were not yet.
+        again: Whether these were asked about it before, in an earlier process.
+    """
 
     call: FunctionCall
     tool: AnyTool | None
     known: tuple[str, ...]
     given: str | None = None
-    # Why a layer wants it approved; `None` when none does.
-    asks: str | None = None
-    # Why a tool that there is was not offered; `None` of an unknown tool.
     why: str | None = None
+    judged: Judged | None = None
+    before: LayerStates | None = None
+    again: bool = False
+
+    @property
+    def received(self) -> hooks.Received:
+        """The call as the tool would receive it."""
+        return hooks.Received(self.tool, self.call, self.given)
+
+
+async def judge_all(frame: Frame, names: Sequence[str], calls: Sequence[RequestedCall]) -> Sequence[RequestedCall]:
+    """Where layers have a say, ask hooks and layers about the calls of an answer before the first of them is made.
+
+    One after the other, and each in a recorded step: what a layer keeps of a call is there for the next one, and a
+    resumed run does not ask again.
+
+    Args:
+        frame: The model round.
+        names: The frames of the calls.
+        calls: The calls.
+    """
+    known = () if frame.node is None else frame.node.children
+    if JUDGE.id not in known:
+        if not present(frame, "before_tool_call"):
+            return calls
+        if any(name in known for name in names):
+            # An earlier release has begun the round, in which each call is judged in its own step.
+            return calls
+    return [await _judge(frame, call, frame_name(JUDGE.id, index)) for index, call in enumerate(calls)]
+
+
+async def _judge(frame: Frame, value: RequestedCall, name: str) -> RequestedCall:
+    before, found = frame.scope.layer_states, list[Judged]()
+
+    async def work(below: Frame) -> object:
+        below.source = below.find_source()._replace(call_id=value.call.call_id)
+        found.append(await judge(below, value.received))
+        return found[0].stored(value.call)
+
+    stored = await execute(JUDGE, work, frame, name)
+    judged = found[0] if found else Judged.loaded(stored, value)
+    return evolve(value, judged=judged, before=before, again=not found)
+
+
+async def judge(frame: Frame, received: hooks.Received, states: LayerStates | None = None) -> Judged:
+    """Ask hooks, and then layers, what becomes of a call.
+
+    Args:
+        frame: The step in which they are asked.
+        received: The call.
+        states: For a call about which layers were asked before, their states of then.
+    """
+    made = await hooks.before_tool(frame, received)
+    if isinstance(made, Block):
+        return Judged(received, refusal=made.message)
+    if isinstance(made, FunctionCallOutput):
+        return Judged(received, output=made)
+    answer = await before_tool_call(frame, made, states) if frame.x.has_layers else (made, None)
+    return Judged(made, refusal=answer) if isinstance(answer, str) else Judged(*answer)
+
+
+async def _judged_now(frame: Frame, judged: Judged, states: LayerStates) -> Judged:
+    """What an earlier process has recorded, unless the rules of today are stricter."""
+    if judged.refusal is not None or judged.output is not None:
+        return judged
+    answer = await before_tool_call(frame, judged.received, states, rules=True)
+    if isinstance(answer, str):
+        return evolve(judged, refusal=answer)
+    return judged if answer[1] is None else evolve(judged, asks=judged.asks or answer[1])
 
 
 async def run_tool_call(value: RequestedCall, frame: Frame) -> FunctionCallOutput:
@@ -219,22 +337,19 @@ async def run_tool_call(value: RequestedCall, frame: Frame) -> FunctionCallOutpu
         )
     if bus.active:
         frame.publish(ToolStarted(frame.path, call))
-    made = await hooks.before_tool(frame, hooks.Received(value.tool, call, value.given))
-    if isinstance(made, Block):
-        return _blocked(frame, call, made.message)
+    judged, before = value.judged, value.before or frame.scope.layer_states
+    if judged is None:
+        judged = await judge(frame, value.received, value.before)
+    elif value.again:
+        judged = await _judged_now(frame, judged, before)
+    if judged.refusal is not None:
+        return _blocked(frame, call, judged.refusal)
     failed = False
-    if isinstance(made, FunctionCallOutput):
-        item = made
+    if judged.output is not None:
+        item = judged.output
     else:
-        if frame.x.has_layers:
-            answer = await before_tool_call(frame, made)
-            if isinstance(answer, str):
-                return _blocked(frame, call, answer)
-            made, asks = answer
-            value = evolve(value, asks=asks)
-        if made.sent is not call:
-            value = evolve(value, call=made.sent)
-        item, failed = await _output(frame, value, made)
+        value = evolve(value, call=judged.received.sent, before=before)
+        item, failed = await _output(frame, value, judged)
     item = await _as_wanted(frame, value, item)
     try:
         check_size(item)
@@ -259,11 +374,11 @@ def _too_large(tool: str, error: errors.LimitExceeded) -> str:
     return f"tool {tool!r} failed: its output is too large, since the {error.message} bytes"
 
 
-async def _output(frame: Frame, value: RequestedCall, received: hooks.Received) -> tuple[FunctionCallOutput, bool]:
+async def _output(frame: Frame, value: RequestedCall, judged: Judged) -> tuple[FunctionCallOutput, bool]:
     """Make the call; gives its output, and whether it has failed."""
     failed = False
     try:
-        output = await _called(frame, value, received)
+        output = await _called(frame, value, judged)
         frame.x.whole.tool_failures.pop(value.call.name, None)
         frame.x.whole.tool_failures.pop(f"{value.call.name}()", None)
     except errors.ToolFailed as error:
@@ -332,8 +447,8 @@ def _again(frame: Frame, value: RequestedCall, error: errors.ToolError | errors.
     return f"{error.message}\n{error.hint}" if error.hint else error.message
 
 
-async def _called(frame: Frame, value: RequestedCall, received: hooks.Received) -> Any:
-    call, tool = value.call, value.tool
+async def _called(frame: Frame, value: RequestedCall, judged: Judged) -> Any:
+    call, tool, received, asks = value.call, value.tool, judged.received, judged.asks
     if tool is None:
         raise errors.UnknownTool(
             f"there is no tool {call.name!r}" if value.why is None else f"there is no tool {call.name!r}: {value.why}",
@@ -347,13 +462,13 @@ async def _called(frame: Frame, value: RequestedCall, received: hooks.Received) 
         received = as_asked(frame, call.call_id, received)
         _note_received(frame, received)
     wanted = Wanted(tool, call.call_id, received)
-    refusal = await refused(frame, wanted, value.asks) if may_ask(frame, tool, value.asks) else None
+    refusal = await refused(frame, wanted, asks) if may_ask(frame, tool, asks) else None
     if refusal is not None:
         return f"The call was rejected: {refusal}" if refusal else "The call was rejected."
     changed = hooks.changed_arguments(frame, wanted.received)
     if changed is None:
         return await _done(frame, wanted)
-    made = await _rejudged(frame, wanted, value, changed)
+    made = await _rejudged(frame, wanted, value, asks, changed)
     if not isinstance(made, Wanted):
         return hooks.with_changed_arguments(changed, made, made=False)
     try:
@@ -363,21 +478,17 @@ async def _called(frame: Frame, value: RequestedCall, received: hooks.Received) 
         raise
 
 
-async def _rejudged(frame: Frame, wanted: Wanted, value: RequestedCall, arguments: str) -> Wanted | Any:
+async def _rejudged(
+    frame: Frame, wanted: Wanted, value: RequestedCall, asks: str | None, arguments: str
+) -> Wanted | Any:
     """The call with the arguments of its approval, as hooks and layers let it be made; or the text for the model."""
-    received = await hooks.before_tool(
-        frame, hooks.Received(wanted.tool, evolve(value.call, arguments=arguments), value.given)
-    )
-    if isinstance(received, Block):
-        return received.message
-    if isinstance(received, FunctionCallOutput):
-        return received.output
-    if frame.x.has_layers:
-        answer = await before_tool_call(frame, received)
-        if isinstance(answer, str):
-            return answer
-        received = answer[0]
-    return await with_changed(frame, wanted, received, value.asks)
+    received = hooks.Received(wanted.tool, evolve(value.call, arguments=arguments), value.given)
+    judged = await judge(frame, received, value.before)
+    if judged.refusal is not None:
+        return judged.refusal
+    if judged.output is not None:
+        return judged.output.output
+    return await with_changed(frame, wanted, judged.received, asks)
 
 
 async def _done(frame: Frame, wanted: Wanted) -> object:

@@ -19,7 +19,7 @@ from noetic_py.core.diagnostics import log
 from noetic_py.core.events import LayerFailed
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message
 from noetic_py.core.reducers import Conflict, join_declared, reducers_of
-from noetic_py.core.state import class_of
+from noetic_py.core.state import LayerStates, class_of
 from noetic_py.core.values import copy_private
 from noetic_py.engine.execute import execute
 from noetic_py.engine.frame import Frame, failure_of, is_late
@@ -323,16 +323,36 @@ def is_guided(response: ModelResponse) -> bool:
     return len(items) == 1 and isinstance(items[0], Message) and items[0].role == "developer"
 
 
-async def before_tool_call(frame: Frame, received: Received) -> tuple[Received, str | None] | str:
-    """The call as layers let it be made, with why it needs approval; or the text for the model instead."""
-    asks: str | None = None
+async def before_tool_call(
+    frame: Frame, received: Received, states: LayerStates | None = None, *, rules: bool = False
+) -> tuple[Received, str | None] | str:
+    """The call as layers let it be made, with why it needs approval; or the text for the model instead.
+
+    Args:
+        frame: The step in which they are asked.
+        received: The call.
+        states: For a call about which they were asked before, their states of then; they keep nothing of it this time.
+        rules: Whether only layers that judge calls are asked.
+    """
     # Rules come last: no layer changes a call that they have judged.
-    for layer in sorted(present(frame, "before_tool_call"), key=lambda each: each.judges_calls):
-        answer = await call_hook(frame, layer, "before_tool_call", received.call)
-        if answer is FAILED:
-            if layer.fail_closed:
-                return f"The call was blocked: {layer.id} could not check it."
-            continue
+    layers = sorted(present(frame, "before_tool_call"), key=lambda each: each.judges_calls)
+    if rules:
+        layers = [layer for layer in layers if layer.judges_calls]
+    if states is None or not layers:
+        return await _ask_about(frame, layers, received)
+    now = frame.scope.layer_states
+    frame.put_layer_states(states)
+    try:
+        return await _ask_about(frame, layers, received)
+    finally:
+        frame.put_layer_states(now)
+
+
+async def _ask_about(frame: Frame, layers: Sequence[AnyLayer], received: Received) -> tuple[Received, str | None] | str:
+    asks: str | None = None
+    for layer in layers:
+        call = received.call
+        answer = await call_hook(frame, layer, "before_tool_call", call)
         if isinstance(answer, Halt):
             frame.x.abort(frame, answer.reason)
             await checkpoint()
@@ -341,8 +361,14 @@ async def before_tool_call(frame: Frame, received: Received) -> tuple[Received, 
             return answer
         if isinstance(answer, NeedsApproval):
             asks = "; ".join(part for part in (asks, answer.reason) if part)
-        else:
+        elif isinstance(answer, FunctionCall) and (answer.call_id, answer.name) == (call.call_id, call.name):
             received = received.changed(answer)
+        else:
+            if answer is not FAILED:
+                wrong = f"it returned {answer!r:.100}; expected this call, a text, a Halt or a NeedsApproval"
+                report_failure(frame, layer, "before_tool_call", TypeError(wrong))
+            if layer.fail_closed:
+                return f"The call was blocked: {layer.id} could not check it."
     return received, asks
 
 
@@ -372,7 +398,9 @@ async def remember(frame: Frame, response: ModelResponse, name: str) -> None:
                 below.x.layer_store.recalled.pop(layer.id, None)
         await below.x.layer_store.flush(below)
 
-    if present(frame, "store") or frame.x.layer_store.is_behind(frame.scope.layer_states):
+    # What a layer of an earlier release has kept there counts, although it may not have the hook any more.
+    recorded = frame.node is not None and name in frame.node.children
+    if recorded or present(frame, "store") or frame.x.layer_store.is_behind(frame.scope.layer_states):
         await execute(_STORE, store, frame, name)
 
 
