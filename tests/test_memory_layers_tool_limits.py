@@ -25,7 +25,7 @@ from noetic_py import (
 from noetic_py.core.control import AnyResult
 from noetic_py.errors import ConfigError
 from noetic_py.memory import CountedCalls, Rule, Scope, Steering, ToolLimits
-from noetic_py.models.model import ModelRequest, ModelResponse
+from noetic_py.models.model import ModelRequest
 from noetic_py.testing import FaultyBackend, ScriptedModel
 from tests.killing import assert_resumable
 
@@ -146,7 +146,7 @@ async def test_children_go_on_with_the_count_and_paths_are_added() -> None:
 
 async def test_calls_that_could_not_be_counted_are_not_made() -> None:
     class Broken(ToolLimits):
-        async def store(self, response: ModelResponse) -> None:
+        async def before_tool_call(self, call: FunctionCall) -> FunctionCall | str:
             raise OSError("the counter is gone")
 
     class Mem(Memory):
@@ -154,7 +154,7 @@ async def test_calls_that_could_not_be_counted_are_not_made() -> None:
 
     async with Harness(memory=Mem(), plugins=()) as harness:
         result = await harness.run(flow([*pays("a"), LOOK]), "Go.")
-    assert outputs(result) == ["The call was not made: it could not be counted.", "100"]
+    assert outputs(result) == ["The call was blocked: limits could not check it."] * 2
     assert paid == []
 
 
@@ -198,9 +198,18 @@ async def test_an_answer_that_is_asked_again_does_not_count() -> None:
 
 def test_two_states_are_added() -> None:
     layer = ToolLimits(limits={"pay": 5})
-    base = CountedCalls({"pay": 1}, 1, ("a",))
-    mine, theirs = CountedCalls({"pay": 3}, 3, ("b", "c")), CountedCalls({"pay": 2, "look": 1}, 3, ("d", "e"))
-    assert layer.merge(base, mine, theirs) == CountedCalls({"pay": 4, "look": 1}, 5, ("d", "e", "b", "c"))
+    base, mine = CountedCalls({"pay": 1}, 1, ("a", "b", "c")), CountedCalls({"pay": 3}, 3, ("b", "c"))
+    theirs = CountedCalls({"pay": 2, "look": 1}, 3, ("a", "c"))
+    assert layer.merge(base, mine, theirs) == CountedCalls({"pay": 4, "look": 1}, 5, ("c",))
+
+
+async def test_calls_that_an_earlier_release_has_counted_are_counted_once() -> None:
+    layer = ToolLimits(limits={"pay": 2}, total=5)
+    layer.state = CountedCalls({"pay": 2}, 2, ("b", "a"))
+    calls = [FunctionCall(name="pay", arguments={}, call_id=each) for each in "abca"]
+    made = [await layer.before_tool_call(call) for call in calls]
+    assert made == [*calls[:2], *["The call was not made: the limit of 2 for calls of 'pay' is reached."] * 2]
+    assert layer.state == CountedCalls({"pay": 2}, 2)
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from noetic_py.core.items import FunctionCall
 from noetic_py.memory.layer import MemoryLayer
 from noetic_py.memory.layers.common import wrong
 from noetic_py.memory.scopes import Scope, Slot
-from noetic_py.models.model import ModelResponse
 from noetic_py.tools.definition import wire_name
 
 
@@ -21,7 +20,7 @@ class CountedCalls:
     Attributes:
         calls: How many calls were admitted, by the wire name of the tool; of tools with a limit only.
         total: How many calls of all tools were admitted.
-        admitted: The ids of the calls of the newest answer that were admitted.
+        admitted: The ids of calls that an earlier release has counted when their answer came, before they are made.
     """
 
     calls: dict[str, int] = field(factory=dict[str, int])
@@ -36,7 +35,8 @@ class ToolLimits(MemoryLayer[CountedCalls]):
             limits: ToolLimits = ToolLimits(limits={"search": 5, "send_mail": 1}, total=20)
 
     The calls of an answer are counted in their order before the first of them is made, so parallel calls cannot pass a
-    limit together. A call that fails, or that an approval or another layer refuses, counts too.
+    limit together. A call that fails, or that an approval or a layer behind this one refuses, counts too; one that a
+    hook or a layer before it refuses does not. If a call cannot be counted, it is not made.
 
     It counts for one run with its children; with another scope for all runs that share the state. Parallel paths, and
     runs at the same time, begin with the same counts, and their calls are added afterwards.
@@ -53,6 +53,7 @@ class ToolLimits(MemoryLayer[CountedCalls]):
     total: int | None = None
     slot: int = Slot.SYSTEM
     scope: Scope = Scope.EXECUTION
+    fail_closed: bool = True
 
     def __attrs_post_init__(self) -> None:
         code = "tool-limits"
@@ -70,41 +71,24 @@ class ToolLimits(MemoryLayer[CountedCalls]):
         """The limits by the names that the model knows."""
         return {wire_name(name): limit for name, limit in self.limits.items()}
 
-    async def store(self, response: ModelResponse) -> None:
-        """Count the calls of the answer, and admit those that are within the limits."""
-        calls = [item for item in response.items if isinstance(item, FunctionCall)]
-        if not calls:
-            return
-        counted, total, admitted = dict(self.state.calls), self.state.total, list[str]()
-        for call in calls:
-            if self._reached(call.name, counted, total) is None:
-                if call.name in self._limits:
-                    counted[call.name] = counted.get(call.name, 0) + 1
-                total += 1
-                admitted.append(call.call_id)
-        self.state = CountedCalls(counted, total, tuple(admitted))
-
     async def before_tool_call(self, call: FunctionCall) -> FunctionCall | str:
-        """The call when it was admitted; otherwise the text for the model."""
-        limited = self.total is not None or call.name in self._limits
-        if not limited or call.call_id in self.state.admitted:
+        """Count a call that is within the limits; otherwise the text for the model."""
+        counted = self.state
+        if call.call_id in counted.admitted:
+            self.state = evolve(counted, admitted=tuple(each for each in counted.admitted if each != call.call_id))
             return call
-        # A call that could not be counted is not admitted.
-        reached = self._reached(call.name, self.state.calls, self.state.total) or "it could not be counted"
-        return f"The call was not made: {reached}."
+        limit, calls = self._limits.get(call.name), counted.calls.get(call.name, 0)
+        if limit is not None and calls >= limit:
+            return f"The call was not made: the limit of {limit} for calls of {call.name!r} is reached."
+        if self.total is not None and counted.total >= self.total:
+            return f"The call was not made: the limit of {self.total} for all tool calls is reached."
+        more = {} if limit is None else {call.name: calls + 1}
+        self.state = evolve(counted, calls=counted.calls | more, total=counted.total + 1)
+        return call
 
     def merge(self, base: CountedCalls, mine: CountedCalls, theirs: CountedCalls) -> CountedCalls:
         """The calls of both."""
         names = dict.fromkeys([*theirs.calls, *mine.calls])
         calls = {name: theirs.calls.get(name, 0) + mine.calls.get(name, 0) - base.calls.get(name, 0) for name in names}
-        admitted = dict.fromkeys([*theirs.admitted, *mine.admitted])
-        return CountedCalls(calls, theirs.total + mine.total - base.total, tuple(admitted))
-
-    def _reached(self, tool: str, calls: Mapping[str, int], total: int) -> str | None:
-        """The limit that forbids one more call of a tool, for the model."""
-        limit = self._limits.get(tool)
-        if limit is not None and calls.get(tool, 0) >= limit:
-            return f"the limit of {limit} for calls of {tool!r} is reached"
-        if self.total is not None and total >= self.total:
-            return f"the limit of {self.total} for all tool calls is reached"
-        return None
+        admitted = tuple(each for each in theirs.admitted if each in mine.admitted)
+        return CountedCalls(calls, theirs.total + mine.total - base.total, admitted)
