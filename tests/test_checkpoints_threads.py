@@ -158,14 +158,14 @@ class Server(MemoryStore):
         self.fails: NoeticError | None = None
         self.gate: Gate | None = None
 
-    def append_many(self, given: Sequence[Transaction]) -> Sequence[int | NoeticError]:
+    def commit_many(self, given: Sequence[Sequence[Transaction]]) -> Sequence[Sequence[Lease] | NoeticError]:
         gate, self.gate = self.gate, None
         if gate is not None:
             gate.work(self)
         self.groups.append(len(given))
-        if self.fails is not None and any(each.run_id == "bad" for each in given):
+        if self.fails is not None and any(what.run_id == "bad" for each in given for what in each):
             raise self.fails
-        return [self.append(each, SYSTEM.now()) for each in given]
+        return [self.commit(each, SYSTEM.now()) for each in given]
 
 
 class Reconnector:

@@ -405,10 +405,6 @@ class BlockingStore(Protocol):
         """Take what was deleted out of the files; returns where it may still be."""
         ...
 
-    def commit(self, given: Sequence[Transaction], now: datetime, /) -> Sequence[Lease]:
-        """Append to several runs, begin and end ownership of them, all of it or nothing."""
-        ...
-
     def acquire(self, run_id: str, ttl: float, now: datetime, /) -> Lease:
         """Become the owner."""
         ...
@@ -510,9 +506,9 @@ class StoreBackend(ABC, Generic[S]):
     async def _append(self, given: Transaction, size: int, now: datetime) -> int:
         """Append a transaction that was checked, of so many bytes."""
 
-    async def _commit(self, given: Sequence[Transaction], now: datetime) -> Sequence[Lease]:
-        """Commit transactions that were checked."""
-        return await self._do(lambda store: store.commit(given, now), write=True)
+    @abstractmethod
+    async def _commit(self, given: Sequence[Transaction], size: int, now: datetime) -> Sequence[Lease]:
+        """Commit transactions that were checked, of so many bytes together."""
 
     # -- journals
 
@@ -562,8 +558,9 @@ class StoreBackend(ABC, Generic[S]):
         for each in given:
             if each.acquire is not None:
                 checks.check_ttl(each.acquire)
-        checks.check_size(sum(map(self._size, given)), self._largest)
-        return await self._commit(given, self._runtime.now())
+        size = sum(map(self._size, given))
+        checks.check_size(size, self._largest)
+        return await self._commit(given, size, self._runtime.now())
 
     async def read(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[Record]:
         """A page of records, from position `after` on; it ends early when it has become large.
@@ -770,16 +767,16 @@ class ThreadedBackend(StoreBackend[S]):
     async def _acquire(self, work: Callable[[S], Lease]) -> Lease:
         return await self._pool.run(Job(work, write=True), undo=_undo)
 
-    async def _commit(self, given: Sequence[Transaction], now: datetime) -> Sequence[Lease]:
-        job = Job(lambda store: store.commit(given, now), write=True)
-        return await self._pool.run(job, undo=partial(_undo_commit, given))
-
 
 class EmbeddedStore(BlockingStore, Protocol):
     """A store of this machine."""
 
     def append(self, given: Transaction, now: datetime, /) -> int:
         """Append one transaction."""
+        ...
+
+    def commit(self, given: Sequence[Transaction], now: datetime, /) -> Sequence[Lease]:
+        """Append to several runs, begin and end ownership of them, all of it or nothing."""
         ...
 
 
@@ -804,7 +801,7 @@ class EmbeddedBackend(ThreadedBackend[E]):
     async def _acquire(self, work: Callable[[E], Lease]) -> Lease:
         return await self._pool.run(Job(work, write=True, durable=False), undo=_undo)
 
-    async def _commit(self, given: Sequence[Transaction], now: datetime) -> Sequence[Lease]:
+    async def _commit(self, given: Sequence[Transaction], size: int, now: datetime) -> Sequence[Lease]:
         durable = any(each.records or each.summary is not None or each.status is not None for each in given)
         job = Job(lambda store: store.commit(given, now), write=True, durable=durable)
         return await self._pool.run(job, undo=partial(_undo_commit, given))

@@ -303,3 +303,6 @@ class InMemoryBackend(StoreBackend[MemoryStore]):
 
     async def _append(self, given: Transaction, size: int, now: datetime) -> int:
         return await self._do(lambda store: store.append(given, now))
+
+    async def _commit(self, given: Sequence[Transaction], size: int, now: datetime) -> Sequence[Lease]:
+        return await self._do(lambda store: store.commit(given, now))

@@ -2,14 +2,14 @@
 
 For drivers that are synchronous, or asynchronous on one event loop only. A server differs by its
 connection, the store that is used through it, and a `Reconnector`, which finds out the outcome of a write whose
-connection was lost. Appends that wait at the same moment go to one connection together.
+connection was lost. Commits that wait at the same moment go to one connection together.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Generic, Protocol, TypeVar
 
@@ -17,7 +17,6 @@ from attrs import frozen
 
 from noetic_py.checkpoints.adapter import AnyJob, BlockingStore, Job, ThreadedBackend, WorkerPool
 from noetic_py.checkpoints.checks import check_descriptors
-from noetic_py.core.values import is_array
 from noetic_py.errors import NoeticError, StoreUnavailable
 from noetic_py.journal.stored import Lease, Transaction
 from noetic_py.journal.transforms import Packed, pack
@@ -65,8 +64,15 @@ class PackedTransaction:
 class ServerStore(BlockingStore, Protocol):
     """A store that is used through a connection."""
 
-    def append_many(self, given: Sequence[Transaction], /) -> Sequence[int | NoeticError]:
-        """Append transactions, each with an outcome of its own."""
+    def commit_many(self, given: Sequence[Sequence[Transaction]], /) -> Sequence[Sequence[Lease] | NoeticError]:
+        """Do commits of different runs, each all or nothing.
+
+        Returns:
+            For each its leases, as `commit` of the backend gives them, or why it was not taken.
+
+        Raises:
+            NoeticError: None of them was taken. If they are several, each may be tried alone.
+        """
         ...
 
 
@@ -158,28 +164,34 @@ class ServerWorker(Generic[L, S]):
         self._reconnector.close(None, _LEAVING)
 
 
-class _AppendJob(Job[Sequence[int | NoeticError]]):
-    """An append, which may be done in one transaction with others.
+class _CommitJob(Job[Sequence[Sequence[Lease] | NoeticError]]):
+    """A commit, which may be done in one transaction of the server with others.
 
     Args:
-        given: What is appended.
+        given: What is committed.
         size: How many bytes it has.
     """
 
     __slots__ = ("given", "size")
 
-    def __init__(self, given: Transaction, size: int) -> None:
-        super().__init__(self._append, write=True)
+    def __init__(self, given: Sequence[Transaction], size: int) -> None:
+        super().__init__(self._commit, write=True)
         self.given = given
         self.size = size
 
-    def _append(self, store: ServerStore) -> Sequence[int | NoeticError]:
+    def _commit(self, store: ServerStore) -> Sequence[Sequence[Lease] | NoeticError]:
         # Unchanged: what a lost connection has committed after all is given back as the store has prepared it.
-        return store.append_many([self.given])
+        return store.commit_many([self.given])
+
+    @property
+    def leases(self) -> Iterator[tuple[Transaction, Lease]]:
+        """What was committed, with the leases; nothing if it was not taken."""
+        (outcome,) = self.value or ((),)
+        return zip(self.given, () if isinstance(outcome, NoeticError) else outcome, strict=False)
 
 
 class _BackendWorker(ServerWorker[L, B]):
-    """Does appends that wait at the same moment together, and gives leases back when it is the last one.
+    """Does commits that wait at the same moment together, and gives leases back when it is the last one.
 
     Args:
         reconnector: Does one piece of work.
@@ -195,32 +207,33 @@ class _BackendWorker(ServerWorker[L, B]):
         self._leases = leases
 
     def take(self, queue: deque[AnyJob]) -> list[AnyJob]:
-        """Take the next job, with the appends that wait behind it if it is one."""
+        """Take the next job, with the commits of other runs that wait behind it if it is one."""
         jobs = [first := queue.popleft()]
-        if isinstance(first, _AppendJob):
-            size = first.size
-            while len(jobs) < _MOST_TOGETHER and queue and isinstance(following := queue[0], _AppendJob):
+        if isinstance(first, _CommitJob):
+            size, runs = first.size, {each.run_id for each in first.given}
+            while queue and isinstance(following := queue[0], _CommitJob):
                 size += following.size
-                if size > _MOST_BYTES:
+                more = {each.run_id for each in following.given}
+                if size > _MOST_BYTES or len(runs) + len(more) > _MOST_TOGETHER or not runs.isdisjoint(more):
                     break
+                runs |= more
                 jobs.append(queue.popleft())
         return jobs
 
     def do(self, jobs: Sequence[AnyJob]) -> None:
         """Do jobs, in one transaction where there are several."""
-        appends = [job for job in jobs if isinstance(job, _AppendJob)]
-        if len(appends) > 1 and self._done_at_once(appends):
-            return
-        super().do(jobs)
-        for job in jobs:
-            found = job.value if is_array(job.value) else (job.value,)
-            self._leases.update(each for each in found if isinstance(each, Lease))
+        commits = [job for job in jobs if isinstance(job, _CommitJob)]
+        if len(commits) < 2 or not self._done_at_once(commits):
+            super().do(jobs)
+        for job in commits:
+            self._leases.update(lease for each, lease in job.leases if each.acquire is not None and not each.release)
+        self._leases.update(job.value for job in jobs if isinstance(job.value, Lease))
 
-    def _done_at_once(self, jobs: Sequence[_AppendJob]) -> bool:
+    def _done_at_once(self, jobs: Sequence[_CommitJob]) -> bool:
         """Do jobs in one transaction; returns whether that is their outcome, or each has to be done alone."""
         given = [job.given for job in jobs]
         try:
-            outcomes = self._done(lambda store: store.append_many(given), since=jobs[0].handed_over)
+            outcomes = self._done(lambda store: store.commit_many(given), since=jobs[0].handed_over)
         except Exception as error:  # noqa: BLE001  # raised in the waiting tasks
             if not isinstance(error, StoreUnavailable) or error.reason not in _FOR_ALL:
                 return False
@@ -288,17 +301,21 @@ class ServerBackend(ThreadedBackend[B]):
         return await super()._do(work, write=write)
 
     async def _append(self, given: Transaction, size: int, now: datetime) -> int:
+        (lease,) = await self._commit([given], size, now)
+        return given.expected_position if lease.position is None else lease.position
+
+    async def _commit(self, given: Sequence[Transaction], size: int, now: datetime) -> Sequence[Lease]:
         await self._begin()
-        (outcome,) = await self._pool.run(_AppendJob(given, size))
+        job = _CommitJob(given, size)
+
+        def undo(outcomes: object, store: B) -> None:
+            store.release([lease for each, lease in job.leases if each.acquire is not None])
+
+        (outcome,) = await self._pool.run(job, undo=undo)
         if isinstance(outcome, NoeticError):
             raise outcome
+        self._leases.difference_update(lease for each, lease in job.leases if each.release)
         return outcome
-
-    async def _commit(self, given: Sequence[Transaction], now: datetime) -> Sequence[Lease]:
-        await self._begin()
-        done = await super()._commit(given, now)
-        self._leases.difference_update(lease for each, lease in zip(given, done, strict=True) if each.release)
-        return done
 
     async def _acquire(self, work: Callable[[B], Lease]) -> Lease:
         await self._begin()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from attrs import define
@@ -12,15 +12,15 @@ from noetic_postgres.link import Link, Row, Values
 from noetic_py.checkpoints.checks import no_run, refusal
 from noetic_py.checkpoints.server import PackedTransaction
 from noetic_py.errors import CorruptRecord, NoeticError
-from noetic_py.journal.stored import Head, Record, Transaction
+from noetic_py.journal.stored import Head, Lease, Record, Transaction
 from noetic_py.journal.transforms import unpack
 
-__all__ = ["RESTORE", "Found", "Journals", "Numbers", "refusal_of"]
+__all__ = ["RESTORE", "Found", "Journals", "Numbers", "ended", "refusal_of"]
 
 RESTORE = "restore a copy of the database"
 _COLUMNS: Final = (
     "id", "position", "fence", "new", "crc", "card", "card_crc", "status", "status_crc", "count", "size", "body_crc",
-    "body",
+    "body", "release",
 )  # fmt: skip
 """What the statement for a group takes an array of."""
 _PAGE_BYTES = 32 * 1024 * 1024
@@ -91,27 +91,15 @@ class Journals:
         self.numbers = numbers
         self.threshold = threshold
 
-    def append_many(self, given: Sequence[Transaction]) -> Sequence[int | NoeticError]:
-        """Append transactions, each with an outcome of its own: one in one statement, several in one transaction."""
-        packed = [PackedTransaction.of(each, self.threshold) for each in given]
-        if len(packed) == 1:
-            return [self._append_one(packed[0])]
-        outcomes: dict[int, int | NoeticError] = {}
-        for wave in _waves(packed):
-            begin = [] if outcomes else [(b"BEGIN", None)]
-            found = self._append_several([packed[index] for index in wave], begin)
-            outcomes.update(zip(wave, found, strict=True))
-        result = [outcomes[index] for index in range(len(packed))]
-        self.link.commit(result)
-        return result
-
-    def _append_one(self, given: PackedTransaction) -> int | NoeticError:
+    def append_one(self, given: PackedTransaction) -> Sequence[Lease] | NoeticError:
+        """Append, in a statement that is a transaction of its own."""
         what = given.what
+        done = [ended(what)]
         number = self.numbers.get(what.run_id)
         while True:
             if number is not None:
-                if self.link.write(self._statement(given), self._values(given, number), [_end(what)]):
-                    return _end(what)
+                if self.link.write(self._statement(given), self.values(given, number), [done]):
+                    return done
                 self.numbers.drop(what.run_id)
             found = self._find(what.run_id)
             refused = refusal_of(what, found)
@@ -122,46 +110,18 @@ class Journals:
                 self.numbers.put(what.run_id, number)
                 continue
             (number,) = self.link.ticks()
-            if self.link.write(self.link.sql.append_new, self.new_values(given, number), [_end(what)]):
+            if self.link.write(self.link.sql.append_new, self.new_values(given, number), [done]):
                 self.numbers.put(what.run_id, number)
-                return _end(what)
+                return done
             number = None
 
-    def _append_several(
-        self, all_given: Sequence[PackedTransaction], begin: Sequence[tuple[bytes, None]]
-    ) -> list[int | NoeticError]:
-        """Append transactions of different runs in a transaction of the server, which is left open."""
-        known, missing = self._numbered([given.what.run_id for given in all_given])
-        if missing or any(given.packed.blobs for given in all_given):
-            taken = self._append_each(all_given, begin, known, missing)
-        else:
-            each = [self._values(given, known[given.what.run_id]) for given in all_given]
-            group = {name: [values[name] for values in each] for name in _COLUMNS}
-            done = {number for (number,) in self.link.batch([*begin, (self.link.sql.append_group, group)])[-1]}
-            taken = [values["id"] in done for values in each]
-        return [_end(one.what) if done else self._append_again(one) for one, done in zip(all_given, taken, strict=True)]
+    def group(self, all_given: Sequence[tuple[PackedTransaction, int]]) -> tuple[bytes, Values]:
+        """What appends to several runs, each with its number, in a transaction of the server that is left open.
 
-    def _append_each(
-        self,
-        all_given: Sequence[PackedTransaction],
-        begin: Sequence[tuple[bytes, None]],
-        known: Mapping[str, int],
-        missing: set[str],
-    ) -> list[bool]:
-        """Append with a statement for each; returns which were taken."""
-        statements: list[tuple[bytes, Values | None]] = [*begin]
-        if any(given.packed.blobs for given in all_given):
-            statements.append((self.link.sql["keep"], {"lock": self.link.lock}))
-        begun = len(statements)
-        for given in all_given:
-            what, number = given.what, known[given.what.run_id]
-            if what.run_id in missing and (what.expected_position, what.fence) == (0, 0):
-                missing.discard(what.run_id)
-                # The lock is taken already, if it is needed.
-                statements.append((self.link.sql.batch_append_new, {**self.new_values(given, number), "lock": None}))
-            else:
-                statements.append(self.appending(given, number))
-        return [bool(count) for ((count,),) in self.link.batch(statements)[begun:]]
+        It gives the numbers of the runs that were as they should be.
+        """
+        each = [self.values(given, number) for given, number in all_given]
+        return self.link.sql.append_group, {name: [values[name] for values in each] for name in _COLUMNS}
 
     def extend(self, given: PackedTransaction, number: int) -> None:
         """Append to a run that was made in the same transaction of the server, which is left open."""
@@ -170,10 +130,10 @@ class Journals:
     def appending(self, given: PackedTransaction, number: int) -> tuple[bytes, Values]:
         """What appends in a transaction of the server that is left open."""
         query = self.link.sql.batch_append_blobs if given.packed.blobs else self.link.sql.batch_append
-        return query, self._values(given, number)
+        return query, self.values(given, number)
 
-    def _append_again(self, given: PackedTransaction) -> int | NoeticError:
-        """Why a transaction was refused in a batch; or append it, if only its run's number was another one."""
+    def append_again(self, given: PackedTransaction) -> Sequence[Lease] | NoeticError:
+        """Why a transaction was refused in a group; or append it, if only its run's number was another one."""
         what = given.what
         while True:
             self.numbers.drop(what.run_id)
@@ -185,25 +145,9 @@ class Journals:
                 (number,) = self.link.ticks()
                 query, values = self.link.sql.batch_append_new, {**self.new_values(given, number), "lock": None}
             else:
-                query, values = self.link.sql.batch_append_blobs, self._values(given, found.id)
+                query, values = self.link.sql.batch_append_blobs, self.values(given, found.id)
             if self.link.rows(query, values)[0][0]:
-                return _end(what)
-
-    def _numbered(self, run_ids: Sequence[str]) -> tuple[dict[str, int], set[str]]:
-        """The numbers of runs, and which of them are not there, so that their numbers are new ones."""
-        known = {run_id: number for run_id in run_ids if (number := self.numbers.get(run_id)) is not None}
-        unknown = list({run_id: None for run_id in run_ids if run_id not in known})
-        if not unknown:
-            return known, set()
-        rows, ticks = self.link.batch(
-            [(self.link.sql["find_all"], {"run_ids": unknown}), (self.link.sql["tick"], {"count": len(unknown)})]
-        )
-        for run_id, *row in rows:
-            known[run_id] = self.run_of(run_id, tuple(row)).id
-            self.numbers.put(run_id, known[run_id])
-        missing = [run_id for run_id in unknown if run_id not in known]
-        known.update(zip(missing, (row[0] for row in ticks), strict=False))
-        return known, set(missing)
+                return [ended(what)]
 
     def _statement(self, given: PackedTransaction) -> bytes:
         if given.packed.blobs:
@@ -211,7 +155,8 @@ class Journals:
         bare = given.what.summary is None and given.what.status is None
         return self.link.sql.append if bare else self.link.sql.append_summary
 
-    def _values(self, given: PackedTransaction, number: int) -> dict[str, Any]:
+    def values(self, given: PackedTransaction, number: int) -> dict[str, Any]:
+        """The values of the transaction of a run that has a number."""
         what, checksums, body = given.what, self.link.checksums, given.packed.body
         position, fence, count = int8(what.expected_position), int8(what.fence), len(what.records)
         new = min(position + count, FARTHEST)
@@ -233,6 +178,7 @@ class Journals:
             "digests": digests,
             "payloads": [given.packed.blobs[digest] for digest in digests],
             "lock": self.link.lock,
+            "release": what.release,
         }
 
     def new_values(self, given: PackedTransaction, number: int) -> dict[str, Any]:
@@ -240,7 +186,7 @@ class Journals:
         what = given.what
         summary = what.summary or b""
         return {
-            **self._values(given, number),
+            **self.values(given, number),
             "run_id": what.run_id,
             "ttl": None,
             "card": summary,
@@ -346,24 +292,9 @@ class Journals:
         yield run.id, run.position
 
 
-def _waves(all_given: Sequence[PackedTransaction]) -> list[list[int]]:
-    """The places of what is appended together; of one run only once, because each transaction stands on the one before.
-
-    Every session takes the rows of several runs in the same order, so that no two wait for each other.
-    """
-    waves: list[list[int]] = []
-    seen: dict[str, int] = {}
-    for index in sorted(range(len(all_given)), key=lambda index: all_given[index].what.run_id):
-        run_id = all_given[index].what.run_id
-        place = seen[run_id] = seen.get(run_id, -1) + 1
-        if place == len(waves):
-            waves.append([])
-        waves[place].append(index)
-    return waves
-
-
-def _end(what: Transaction) -> int:
-    return what.expected_position + len(what.records)
+def ended(what: Transaction) -> Lease:
+    """The lease of a transaction that was committed: its run's owner, and where the journal ends then."""
+    return Lease(what.run_id, what.fence, what.expected_position + len(what.records))
 
 
 def refusal_of(what: Transaction, found: Found | None) -> NoeticError | None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 
 from attrs import evolve, frozen
 
 from noetic_postgres.checksums import FARTHEST, int8
-from noetic_postgres.journals import RESTORE, Found, Journals, refusal_of
+from noetic_postgres.journals import RESTORE, Found, Journals, ended, refusal_of
 from noetic_postgres.link import Row, Values
 from noetic_py.checkpoints.adapter import PrunePage
 from noetic_py.checkpoints.checks import is_held, is_owned, is_taken, no_end, no_run, not_held
 from noetic_py.checkpoints.server import PackedTransaction
-from noetic_py.errors import CorruptRecord
+from noetic_py.errors import CorruptRecord, NoeticError, StoreUnavailable
 from noetic_py.journal.stored import Lease, RunEntry, Stats, Transaction
 
 __all__ = ["Runs"]
@@ -104,84 +105,137 @@ class Runs(Journals):
             "lock": None,
         }
 
-    def commit(self, given: Sequence[Transaction], now: datetime) -> Sequence[Lease]:
-        """Append to several runs, begin and end ownership of them, in one transaction of the server."""
-        if not given:
-            self.link.rows(self.link.sql["tick"], {"count": 0})
-            return ()
-        while True:
-            # Every session takes the rows of several runs in the same order, so that no two wait for each other.
-            planned = [self._planned(each) for each in self._owned(sorted(given, key=lambda each: each.run_id))]
-            statements = [statement for plan in planned for statement in plan.statements]
-            begin: list[tuple[bytes, Values | None]] = [(b"BEGIN", None)]
-            if any(plan.has_blobs for plan in planned):
-                begin.append((self.link.sql["keep"], {"lock": self.link.lock}))
-            leases = {plan.lease.run_id: plan.lease for plan in planned}
-            ending = [leases[each.run_id] for each in given if each.release]
-            end = [(self.link.sql["release"], _released(ending))] if ending else []
-            results = self.link.batch([*begin, *statements, *end])[len(begin) : len(begin) + len(statements)]
-            if all(count for ((count,),) in results):
-                done = [leases[each.run_id] for each in given]
-                self.link.commit(done)
-                for plan in planned:
-                    self.numbers.put(plan.lease.run_id, plan.number)
-                return done
-            # A run was written, taken, deleted or made again meanwhile; what was found says why the next time.
+    def commit_many(self, given: Sequence[Sequence[Transaction]]) -> Sequence[Sequence[Lease] | NoeticError]:
+        """Do commits of different runs: one append in one statement, others in one transaction of the server."""
+        packed = [[PackedTransaction.of(what, self.threshold) for what in each] for each in given]
+        if len(packed) == 1 and len(packed[0]) == 1 and packed[0][0].what.acquire is None:
+            return [self.append_one(packed[0][0])]
+        while (outcomes := self._commit_together(packed)) is None:
+            # A run was written, taken, deleted or made again meanwhile; what is found the next time says why.
             self.link.undo()
             for each in given:
-                self.numbers.drop(each.run_id)
+                for what in each:
+                    self.numbers.drop(what.run_id)
+            if len(given) > 1:
+                raise StoreUnavailable(
+                    "a run was changed meanwhile", where=self.link.address.where, reason="changed", hint="try again"
+                )
+        return outcomes
 
-    def _owned(self, given: Sequence[Transaction]) -> list[tuple[Transaction, Found | None, int]]:
-        """What is to be written as whose owner; each with the run's row, and a number that is a new owner's or run's.
+    def _commit_together(
+        self, given: Sequence[Sequence[PackedTransaction]]
+    ) -> Sequence[Sequence[Lease] | NoeticError] | None:
+        """Do commits in one transaction; `None` if one that was not refused was not taken."""
+        plain: dict[int, tuple[PackedTransaction, int]] = {}
+        for index, each in enumerate(given):
+            number = self.numbers.get(each[0].what.run_id) if len(each) == 1 else None
+            if number is not None and each[0].what.acquire is None and not each[0].packed.blobs:
+                plain[index] = each[0], number
+        planned = self._planned({index: each for index, each in enumerate(given) if index not in plain})
+        outcomes: dict[int, Sequence[Lease] | NoeticError] = {}
+        steps: list[_Planned] = []
+        for index, plan in planned.items():
+            if isinstance(plan, NoeticError):
+                outcomes[index] = plan
+            else:
+                outcomes[index] = [step.lease for step in plan]
+                steps += plan
+        # Every session takes the rows of several runs in the same order, so that no two wait for each other.
+        steps.sort(key=lambda step: step.lease.run_id)
+        statements: list[tuple[bytes, Values | None]] = [(b"BEGIN", None)]
+        if any(step.has_blobs for step in steps):
+            statements.append((self.link.sql["keep"], {"lock": self.link.lock}))
+        if plain:
+            statements.append(self.group(sorted(plain.values(), key=lambda each: each[0].what.run_id)))
+        begun = len(statements)
+        statements += [statement for step in steps for statement in step.statements]
+        results = self.link.batch(statements)
+        if not all(count for ((count,),) in results[begun:]):
+            return None
+        done = {number for (number,) in results[begun - 1]} if plain else set[int]()
+        for index, (one, number) in plain.items():
+            outcomes[index] = [ended(one.what)] if number in done else self.append_again(one)
+        result = [outcomes[index] for index in range(len(given))]
+        self.link.commit(result)
+        for step in steps:
+            self.numbers.put(step.lease.run_id, step.number)
+        return result
+
+    def _planned(self, given: Mapping[int, Sequence[PackedTransaction]]) -> dict[int, Sequence[_Planned] | NoeticError]:
+        """What writes commits, or why one is refused."""
+        found: dict[str, Found | CorruptRecord] = {}
+        held: set[str] = set()
+        unknown: list[str] = []
+        for each in chain.from_iterable(given.values()):
+            number = self.numbers.get(each.what.run_id) if each.what.acquire is None else None
+            if number is None:
+                unknown.append(each.what.run_id)
+            else:
+                # The statement says whether it is so.
+                found[each.what.run_id] = Found(number, each.what.expected_position, each.what.fence)
+        ticks = dict[str, int]()
+        if unknown:
+            # The numbers are drawn first: a fence has to be larger than any that is found.
+            drawn, rows = self.link.batch(
+                [(self.link.sql["tick"], {"count": len(unknown)}), (self.link.sql["find_all"], {"run_ids": unknown})]
+            )
+            ticks = {run_id: tick for run_id, (tick,) in zip(unknown, drawn, strict=True)}
+            for run_id, *row in rows:
+                try:
+                    found[run_id] = self.run_of(run_id, tuple(row))
+                except CorruptRecord as error:
+                    found[run_id] = error
+                if row[4]:
+                    held.add(run_id)
+        planned: dict[int, Sequence[_Planned] | NoeticError] = {}
+        for index, commit in given.items():
+            try:
+                planned[index] = [
+                    self._step(each, ticks.get(name := each.what.run_id, 0), found.get(name), held=name in held)
+                    for each in commit
+                ]
+            except NoeticError as error:
+                planned[index] = error
+        return planned
+
+    def _step(self, given: PackedTransaction, tick: int, run: Found | CorruptRecord | None, *, held: bool) -> _Planned:
+        """What writes one transaction.
+
+        Args:
+            given: The transaction.
+            tick: A number for a new run, and the fence of a new owner.
+            run: The run, or what is wrong with its row.
+            held: Whether it has an owner.
 
         Raises:
             RunBusy: Another owner holds a run that is to be acquired.
-            LeaseLost: A fence is not the latest owner's.
-            PositionConflict: A journal does not end where it should.
+            LeaseLost: The fence is not the latest owner's.
+            PositionConflict: The journal does not end where it should.
+            CorruptRecord: The row is damaged.
         """
-        known = [self.numbers.get(each.run_id) for each in given]
-        if None not in known and all(each.acquire is None for each in given):
-            return [
-                (each, Found(number, each.expected_position, each.fence), number)
-                for each, number in zip(given, known, strict=True)
-                if number is not None
-            ]
-        names = [each.run_id for each in given]
-        # The numbers are drawn first: a fence has to be larger than any that is found.
-        ticks, rows = self.link.batch(
-            [(self.link.sql["tick"], {"count": len(given)}), (self.link.sql["find_all"], {"run_ids": names})]
-        )
-        found = {run_id: (self.run_of(run_id, tuple(row)), row[4]) for run_id, *row in rows}
-        owned: list[tuple[Transaction, Found | None, int]] = []
-        for each, (tick,) in zip(given, ticks, strict=True):
-            run, held = found.get(each.run_id, (None, False))
-            if each.acquire is not None:
-                if held:
-                    raise is_owned("its lease to run out")
-                each = evolve(each, fence=0 if run is None else run.fence)
-            refused = refusal_of(each, run)
-            if refused is not None:
-                raise refused
-            owned.append((each, run, tick))
-        return owned
-
-    def _planned(self, owned: tuple[Transaction, Found | None, int]) -> _Planned:
-        """The statements of one transaction of several."""
-        what, run, tick = owned
+        if isinstance(run, CorruptRecord):
+            raise run
+        what = given.what
+        if what.acquire is not None:
+            if held:
+                raise is_owned("its lease to run out")
+            what = evolve(what, fence=0 if run is None else run.fence)
+        refused = refusal_of(what, run)
+        if refused is not None:
+            raise refused
         number = tick if run is None else run.id
-        fence = what.fence if what.acquire is None else tick
-        packed = PackedTransaction.of(evolve(what, fence=fence), self.threshold)
-        lease = Lease(what.run_id, fence, what.expected_position + len(what.records))
+        what = evolve(what, fence=what.fence if what.acquire is None else tick)
+        given, lease = evolve(given, what=what), ended(what)
         statements: list[tuple[bytes, Values]] = []
         if run is None:
-            ttl = None if what.acquire is None else min(what.acquire, _LONGEST)
-            values = {**self.new_values(packed, number), "lock": None, "ttl": ttl}
+            ttl = None if what.acquire is None or what.release else min(what.acquire, _LONGEST)
+            values = {**self.new_values(given, number), "lock": None, "ttl": ttl}
             statements.append((self.link.sql.batch_append_new, values))
         else:
             if what.acquire is not None:
                 statements.append((self.link.sql.batch_acquire, self._taking(run, lease, what.acquire)))
-            statements.append(self.appending(packed, number))
-        return _Planned(lease, number, statements, bool(packed.packed.blobs))
+            statements.append(self.appending(given, number))
+        return _Planned(lease, number, statements, bool(given.packed.blobs))
 
     def renew(self, lease: Lease, ttl: float) -> Lease:
         """Renew the lease."""

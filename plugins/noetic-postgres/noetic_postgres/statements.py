@@ -21,6 +21,7 @@ _TABLES = ("store", "runs", "shared", "transactions", "blobs", "uses", "pairs", 
 _UPDATED = sql.SQL(
     """WITH head AS (
         UPDATE {runs} SET position = %(new)s, crc = %(crc)s, updated = now(),
+            until = CASE WHEN %(release)s THEN NULL ELSE until END,
             card = coalesce(%(card)s::bytea, card), card_crc = coalesce(%(card_crc)s::bigint, card_crc),
             status = coalesce(%(status)s::text, status), status_crc = coalesce(%(status_crc)s::bigint, status_crc)
         WHERE id = %(id)s AND position = %(position)s AND fence = %(fence)s
@@ -29,7 +30,8 @@ _UPDATED = sql.SQL(
 )
 _UPDATED_ALONE = sql.SQL(
     """WITH head AS (
-        UPDATE {runs} SET position = %(new)s, crc = %(crc)s, updated = now()
+        UPDATE {runs} SET position = %(new)s, crc = %(crc)s, updated = now(),
+            until = CASE WHEN %(release)s THEN NULL ELSE until END
         WHERE id = %(id)s AND position = %(position)s AND fence = %(fence)s
         RETURNING id
     )"""
@@ -40,6 +42,7 @@ _UPDATED_COLLECTED = sql.SQL(
         SELECT pg_advisory_xact_lock_shared(%(lock)s) IS NOT NULL AS one
     ), head AS (
         UPDATE {runs} SET position = %(new)s, crc = %(crc)s, updated = now(),
+            until = CASE WHEN %(release)s THEN NULL ELSE until END,
             card = coalesce(%(card)s::bytea, card), card_crc = coalesce(%(card_crc)s::bigint, card_crc),
             status = coalesce(%(status)s::text, status), status_crc = coalesce(%(status_crc)s::bigint, status_crc)
         WHERE id = (SELECT %(id)s FROM kept WHERE one IS NOT NULL)
@@ -139,15 +142,17 @@ _GROUP = sql.SQL(
         SELECT * FROM unnest(
             %(id)b::bigint[], %(position)b::bigint[], %(fence)b::bigint[], %(new)b::bigint[], %(crc)b::bigint[],
             %(card)b::bytea[], %(card_crc)b::bigint[], %(status)b::text[], %(status_crc)b::bigint[],
-            %(count)b::bigint[], %(size)b::bigint[], %(body_crc)b::bigint[], %(body)b::bytea[]
+            %(count)b::bigint[], %(size)b::bigint[], %(body_crc)b::bigint[], %(body)b::bytea[], %(release)b::bool[]
         ) WITH ORDINALITY AS each (
-            id, position, fence, new, crc, card, card_crc, status, status_crc, count, size, body_crc, body, place
+            id, position, fence, new, crc, card, card_crc, status, status_crc, count, size, body_crc, body, release,
+            place
         )
     ), locked AS MATERIALIZED (
         SELECT r.id FROM given g JOIN {runs} r ON r.id = g.id AND r.position = g.position AND r.fence = g.fence
         ORDER BY g.place FOR UPDATE OF r
     ), head AS (
         UPDATE {runs} r SET position = g.new, crc = g.crc, updated = now(),
+            until = CASE WHEN g.release THEN NULL ELSE r.until END,
             card = coalesce(g.card, r.card), card_crc = coalesce(g.card_crc, r.card_crc),
             status = coalesce(g.status, r.status), status_crc = coalesce(g.status_crc, r.status_crc)
         FROM locked l JOIN given g ON g.id = l.id

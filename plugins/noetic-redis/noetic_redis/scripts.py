@@ -11,7 +11,7 @@ from attrs import field, frozen
 __all__ = ["NAMES", "Script", "read_file", "script"]
 
 NAMES = (
-    "acquire", "append", "commit", "delete", "entry", "fork", "get", "goodbye", "head", "hello", "list", "prune", "put",
+    "acquire", "commit", "delete", "entry", "fork", "get", "goodbye", "head", "hello", "list", "prune", "put",
     "read", "release", "remove", "renew", "scan", "scopes", "stats",
 )  # fmt: skip
 """All of them."""

@@ -53,28 +53,18 @@ class RedisStore:
 
     # -- journals
 
-    def append_many(self, given: Sequence[Transaction]) -> Sequence[int | NoeticError]:
-        """Append transactions: a script for each, all sent together."""
-        packed = [PackedTransaction.of(each, self._threshold) for each in given]
-        answers = self._link.write_all("append", [_arguments(each) for each in packed])
-        return [_appended(each, self._link.words(answer)) for each, answer in zip(given, answers, strict=True)]
+    def commit_many(self, given: Sequence[Sequence[Transaction]]) -> Sequence[Sequence[Lease] | NoeticError]:
+        """Do commits: a script for each, all sent together."""
+        answers = self._link.write_all("commit", [self._arguments(each) for each in given])
+        return [_committed(each, self._link.words(answer)) for each, answer in zip(given, answers, strict=True)]
 
-    def commit(self, given: Sequence[Transaction], now: datetime) -> Sequence[Lease]:
-        """Append to several runs, begin and end ownership of them, in one script."""
+    def _arguments(self, given: Sequence[Transaction]) -> list[Argument]:
         row: list[Argument] = []
         for each in given:
             arguments = _arguments(PackedTransaction.of(each, self._threshold))
             ttl = "" if each.acquire is None else _micros(each.acquire)
             row += [ttl, int(each.release), len(arguments), *arguments]
-        words = self._link.write("commit", *row)
-        if words[0] == "busy":
-            raise is_owned("its lease to run out")
-        if words[0] != "ok":
-            raise _refused(given[int(words[1])], words[0], words[2])
-        return [
-            Lease(each.run_id, int(fence), each.expected_position + len(each.records))
-            for each, fence in zip(given, words[1:], strict=True)
-        ]
+        return row
 
     def read(self, run_id: str, after: int, limit: int) -> Sequence[Record]:
         """A page of records, all as they were at one moment."""
@@ -265,12 +255,17 @@ def _transaction(given: PackedTransaction) -> list[Argument]:
     return [what.expected_position + len(what.records), len(what.records), zlib.crc32(body), body, *large]
 
 
-def _appended(what: Transaction, words: list[str] | NoeticError) -> int | NoeticError:
+def _committed(given: Sequence[Transaction], words: list[str] | NoeticError) -> Sequence[Lease] | NoeticError:
     if isinstance(words, NoeticError):
         return words
+    if words[0] == "busy":
+        return is_owned("its lease to run out")
     if words[0] != "ok":
-        return _refused(what, words[0], words[1])
-    return what.expected_position + len(what.records)
+        return _refused(given[int(words[1])], words[0], words[2])
+    return [
+        Lease(each.run_id, int(fence), each.expected_position + len(each.records))
+        for each, fence in zip(given, words[1:], strict=True)
+    ]
 
 
 def _refused(what: Transaction, why: str, found: str) -> NoeticError:

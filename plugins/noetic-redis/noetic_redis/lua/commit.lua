@@ -1,5 +1,6 @@
 -- for each transaction: for how many microseconds it acquires the run, or nothing; whether it releases it; how many
--- arguments follow; and those that an append has
+-- arguments follow; and these: run, position, fence, new position, count, crc of the body, body, card or not, card, its
+-- crc, status or not, status, its digest, and large payloads, each behind its digest
 local done = settled()
 if done then
     return done

@@ -199,7 +199,7 @@ local function add(n, run, position, first, blobs, last)
     return grown + #body
 end
 
--- Write what an append has as arguments, from `first` to `last`. Gives the bytes that were added.
+-- Write a transaction, whose arguments go from `first` to `last`. Gives the bytes that were added.
 local function write(n, run, first, last, time, names)
     local grown = 0
     if arg(first + 4) ~= '0' then
