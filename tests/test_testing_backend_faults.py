@@ -88,7 +88,7 @@ class Unsynced(SqliteBackend):
     async def _append(self, given: Transaction, size: int, now: datetime) -> int:
         return await self._pool.run(Job(lambda store: store.append(given, now), write=True, durable=False))
 
-    async def _commit(self, given: Sequence[Transaction], now: datetime) -> Sequence[Lease]:
+    async def _commit(self, given: Sequence[Transaction], size: int, now: datetime) -> Sequence[Lease]:
         return await self._pool.run(Job(lambda store: store.commit(given, now), write=True, durable=False))
 
 
