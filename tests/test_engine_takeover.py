@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
 import pytest
 
-from noetic_py import Context, Harness, InMemoryBackend, Memory, StateBag, errors, step
+from noetic_py import Answer, Ask, Context, Harness, InMemoryBackend, Memory, StateBag, errors, step
+from noetic_py.checkpoints import CheckpointBackend, Lease, Transaction
+from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.testing import VirtualRuntime
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +24,7 @@ async def work(value: int, ctx: Ctx) -> int:
     return value + 1
 
 
-def harness(backend: InMemoryBackend, **options: Any) -> Any:
+def harness(backend: CheckpointBackend, **options: Any) -> Any:
     return Harness(plugins=[], checkpoints=backend, **options)
 
 
@@ -99,3 +102,75 @@ async def test_a_wait_that_is_no_time(wait: Any) -> None:
     async with harness(InMemoryBackend()) as it:
         with pytest.raises(errors.ConfigError, match="wait="):
             await it.resume("r", work, wait=wait)
+
+
+async def test_what_is_refused_takes_the_run_from_no_owner() -> None:
+    """The lease has run out, nobody has taken the run, and its owner is alive."""
+    clock = VirtualRuntime()
+    backend = InMemoryBackend(runtime=clock)
+    begun, go = anyio.Event(), anyio.Event()
+
+    @step(version="1")
+    async def slow(value: int, ctx: Ctx) -> int:
+        begun.set()
+        await go.wait()
+        return value
+
+    async with harness(backend) as owner, harness(backend) as other, anyio.create_task_group() as group:
+        handle = owner.start(slow, 5, run_id="r")
+        await begun.wait()
+        await clock.advance(3600.0)
+        assert not (await other.runs.get("r")).alive
+        with pytest.raises(errors.RequestNotFound):
+            await other.runs.answer(Answer("r", "no such key", "answered"), wait=0)
+        go.set()
+        assert (await handle.result()).value == 5
+        group.cancel_scope.cancel()
+    head = await backend.head("r")
+    async with harness(backend) as other:
+        with pytest.raises(errors.RequestNotFound):
+            await other.runs.answer(Answer("r", "no such key", "answered"), wait=0)
+        with pytest.raises(errors.RunOver):
+            await other.runs.wrap_up("r", "late", wait=0)
+        with pytest.raises(errors.RunOver):
+            await other.runs.complete("r", 1, step=slow, wait=0)
+    assert await backend.head("r") == head
+
+
+async def test_an_answer_is_one_write_that_leaves_the_run_free() -> None:
+    backend = Counted(InMemoryBackend())
+
+    @step(version="1")
+    async def asks(value: int, ctx: Ctx) -> int:
+        return value + await ctx.ask(Ask("How many?", int))
+
+    async with harness(backend) as it:
+        (request,) = (await it.run(asks, 1, run_id="r")).pending
+        backend.writes.clear()
+        info = await it.runs.answer(request.answer(2), wait=0)
+        assert (info.status, info.alive, backend.writes) == ("suspended", False, ["commit"])
+        assert (await it.resume("r", asks)).value == 3
+
+
+class Counted(DelegatingBackend):
+    """Notes what is written."""
+
+    def __init__(self, inner: CheckpointBackend) -> None:
+        super().__init__(inner)
+        self.writes: list[str] = []
+
+    async def append(self, run_id: str, **given: Any) -> int:
+        self.writes.append("append")
+        return await super().append(run_id, **given)
+
+    async def commit(self, transactions: Sequence[Transaction]) -> Sequence[Lease]:
+        self.writes.append("commit")
+        return await super().commit(transactions)
+
+    async def acquire(self, run_id: str, *, ttl: float) -> Lease:
+        self.writes.append("acquire")
+        return await super().acquire(run_id, ttl=ttl)
+
+    async def release(self, lease: Lease) -> None:
+        self.writes.append("release")
+        await super().release(lease)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -44,7 +44,7 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.checkpoints import CheckpointBackend, SqliteBackend
+from noetic_py.checkpoints import CheckpointBackend, Lease, SqliteBackend, Transaction
 from noetic_py.core.events import RequestMade
 from noetic_py.journal.records import Pending
 from noetic_py.testing import FaultyBackend, ScriptedModel, VirtualRuntime
@@ -796,6 +796,11 @@ async def test_a_run_is_free_again_when_an_answer_cannot_be_written(ledger: Ledg
             if self.full:
                 raise errors.CheckpointError("no space is left")
             return await super().append(*args, **options)
+
+        async def commit(self, transactions: Sequence[Transaction]) -> Sequence[Lease]:
+            if self.full:
+                raise errors.CheckpointError("no space is left")
+            return await super().commit(transactions)
 
     store = Full()
     flow = ledger.asking("n")

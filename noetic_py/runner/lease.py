@@ -13,13 +13,14 @@ from typing import Any
 import anyio
 from attrs import evolve, frozen
 
+from noetic_py.checkpoints.checks import is_owned, no_run
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.context.read import ContextScope
 from noetic_py.context.step import AnyStep
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.stored import unreadable
 from noetic_py.core.codec.structure import dump, inside
-from noetic_py.core.control import Answer, AnyResult, stream_of
+from noetic_py.core.control import Answer, AnyResult, RunStatus, stream_of
 from noetic_py.core.diagnostics import Where, log
 from noetic_py.core.items import Item, ItemBase, Opaque
 from noetic_py.core.log import ItemLog
@@ -60,7 +61,7 @@ from noetic_py.journal.fields import refuse_transformed, summary_fields
 from noetic_py.journal.records import JournalRecord, Opening, RunBegun, RunEnded, StepFinished, dump_record
 from noetic_py.journal.run_summary import PlainCodec, forked_from
 from noetic_py.journal.session_stream import StoredState, read_conversation
-from noetic_py.journal.stored import Head, Lease, Record
+from noetic_py.journal.stored import Head, Lease, Record, Transaction
 from noetic_py.journal.values import Change, Stored, field_trees
 from noetic_py.journal.view_changes import ViewState, last_views
 from noetic_py.memory.projector import Recorded
@@ -349,34 +350,61 @@ async def go_on(
     return plan
 
 
-async def write_answers(backend: CheckpointBackend, run_id: str, answers: Sequence[Answer], now: datetime) -> int:
+async def write_answers(backend: CheckpointBackend, run_id: str, answers: Sequence[Answer], now: datetime) -> None:
     """Commit answers to what a suspended run waits for; it stays suspended until it is resumed.
-
-    Returns:
-        How many records the journal holds now.
 
     Raises:
         RunBusy: Another process has the run.
         RunNotFound: There is no such run.
         AnswerError: One is not taken; then none is.
     """
-    lease, _ = await acquire_lease(backend, run_id)
-    try:
-        codec = PlainCodec()
-        journal = await read_journal(backend, run_id, codec)
-        made = answers_for(run_id, tree(journal, KINDS), answers, now)
-        if not made:
-            return len(journal)
+
+    def made(journal: Sequence[JournalRecord]) -> Sequence[JournalRecord]:
+        taken = answers_for(run_id, tree(journal, KINDS), answers, now)
         last = journal[-1] if journal else None
-        if not isinstance(last, RunEnded) or last.status != "suspended":
+        if taken and (not isinstance(last, RunEnded) or last.status != "suspended"):
             raise RequestNotFound(f"run {run_id!r} is not suspended", hint="look at harness.runs.get(run_id).status")
-        still = open_requests([*journal, *made], KINDS)
-        ended = RunEnded((), "suspended", summary_of(list(still.values())), None, tuple(still))
-        written: list[JournalRecord] = [*made, ended]
-        records = [dump_record(each, codec) for each in written]
-        return await backend.append(run_id, expected_position=len(journal), fence=lease.fence, records=records)
-    finally:
-        await release_lease(backend, lease)
+        if not taken:
+            return ()
+        still = open_requests([*journal, *taken], KINDS)
+        return [*taken, RunEnded((), "suspended", summary_of(list(still.values())), None, tuple(still))]
+
+    await write_without_owner(backend, run_id, made)
+
+
+async def write_without_owner(
+    backend: CheckpointBackend,
+    run_id: str,
+    made: Callable[[Sequence[JournalRecord]], Sequence[JournalRecord]],
+    status: RunStatus | None = None,
+) -> None:
+    """Write to a run that no process has, in one commit: where nothing is written, no owner loses the run.
+
+    Args:
+        backend: Where it is kept.
+        run_id: The run.
+        made: What to write behind its journal; nothing, or what it raises, leaves the run as it is.
+        status: Its new status.
+
+    Raises:
+        RunBusy: A process has the run, or has written it meanwhile.
+        RunNotFound: There is no such run.
+    """
+    entry = await backend.entry(run_id)
+    if entry is None:
+        raise no_run(run_id)
+    if entry.held:
+        raise is_owned("its lease to run out")
+    codec = PlainCodec()
+    journal = await read_journal(backend, run_id, codec)
+    records = [dump_record(each, codec) for each in made(journal)]
+    if not records:
+        return
+    given = Transaction(run_id, len(journal), 0, records, status=status, acquire=TTL, release=True)
+    try:
+        await backend.commit([given])
+    except PositionConflict as error:
+        raise RunBusy(f"run {run_id!r} was written by another owner just now", hint="try again") from error
 
 
 def _scope(log: ItemLog, state: object, step: AnyStep, view: ViewState) -> ContextScope:

@@ -7,6 +7,7 @@ process that asks. A request has an end, after which no owner takes it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +17,13 @@ from attrs import asdict
 from noetic_py import errors
 from noetic_py.checkpoints.contract import CheckpointBackend, Scope
 from noetic_py.core.codec.structure import dump, parse
-from noetic_py.engine.journaling.run_history import OVER, read_journal
+from noetic_py.engine.journaling.run_history import OVER
 from noetic_py.engine.stops import ASKED, Asked, asked_in, asked_of, control_of, decision_of
 from noetic_py.journal.decisions import check_decision
-from noetic_py.journal.records import JournalRecord, RunEnded, dump_record
-from noetic_py.journal.run_summary import PlainCodec
+from noetic_py.journal.records import JournalRecord, RunEnded
 from noetic_py.journal.stored import StoredValue
 from noetic_py.redaction import without_secrets
-from noetic_py.runner.lease import acquire_lease, release_lease
+from noetic_py.runner.lease import write_without_owner
 
 if TYPE_CHECKING:
     from noetic_py.core.control import RunStatus
@@ -186,25 +186,21 @@ async def _write(backend: CheckpointBackend, run_id: str, asked: Asked) -> None:
         RunBusy: One has it.
         RunOver: It has ended.
     """
-    lease, _ = await acquire_lease(backend, run_id)
-    try:
-        codec = PlainCodec()
-        journal = await read_journal(backend, run_id, codec)
+    status: RunStatus = "completed" if asked.rule.completes else "interrupted"
+
+    def made(journal: Sequence[JournalRecord]) -> Sequence[JournalRecord]:
         known = asked_in(journal)
         if known is not None and asked.key and known.key == asked.key:
-            return
+            return ()
         last = journal[-1] if journal else None
         if isinstance(last, RunEnded) and last.status in OVER:
             raise _over(run_id, f"it has {last.status}")
         if known is not None and (not known.rule.wraps_up or asked.rule.wraps_up):
             raise _over(run_id, "it is being stopped already")
-        status: RunStatus = "completed" if asked.rule.completes else "interrupted"
         reason = asked.reason if asked.rule.completes else f"to be wrapped up when it is resumed: {asked.reason}"
-        written: list[JournalRecord] = [decision_of(asked), RunEnded((), status, without_secrets(reason), None)]
-        records = [dump_record(each, codec) for each in written]
-        await backend.append(run_id, expected_position=len(journal), fence=lease.fence, records=records, status=status)
-    finally:
-        await release_lease(backend, lease)
+        return [decision_of(asked), RunEnded((), status, without_secrets(reason), None)]
+
+    await write_without_owner(backend, run_id, made, status)
 
 
 def _over(run_id: str, why: str) -> errors.RunOver:
