@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from noetic_py import (
     sequence,
     step,
 )
-from noetic_py.checkpoints import CheckpointBackend, Lease, SqliteBackend, Transaction
+from noetic_py.checkpoints import CheckpointBackend, Lease, RunEntry, SqliteBackend, Transaction
 from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.core.runtime import Runtime
 from noetic_py.errors import (
@@ -703,6 +704,92 @@ async def test_a_turn_whose_session_is_lost_begins_no_further_step(monkeypatch: 
         with pytest.raises(LeaseLost):
             await harness.session("ada", "trip").run(slow >> act, "stale", state=Notes())
     assert done == []
+
+
+class Calls(DelegatingBackend):
+    """Notes which of its methods turns call."""
+
+    def __init__(self, inner: CheckpointBackend) -> None:
+        super().__init__(inner)
+        self.made: list[str] = []
+
+    async def commit(self, transactions: Sequence[Transaction]) -> Sequence[Lease]:
+        self.made.append("commit")
+        return await super().commit(transactions)
+
+    async def acquire(self, run_id: str, *, ttl: float) -> Lease:
+        self.made.append("acquire")
+        return await super().acquire(run_id, ttl=ttl)
+
+    async def entry(self, run_id: str) -> RunEntry | None:
+        self.made.append("entry")
+        return await super().entry(run_id)
+
+    def take(self) -> list[str]:
+        made, self.made = self.made, []
+        return made
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_a_turn_behind_ones_own_is_two_commits(kind: str, tmp_path: Path) -> None:
+    backend: CheckpointBackend = InMemoryBackend() if kind == "memory" else SqliteBackend(tmp_path / "runs.db")
+    calls, key = Calls(backend), SessionKey("ada", "trip")
+    async with backend, Harness(plugins=[], checkpoints=calls) as one, Harness(plugins=[], checkpoints=calls) as other:
+
+        async def turn(harness: Any, text: str) -> list[str]:
+            await harness.session("ada", "trip").run(talk, text, state=Notes())
+            return calls.take()
+
+        read = ["acquire", "entry", "commit", "commit"]
+        assert await turn(one, "a") == read
+        assert await turn(one, "b") == ["commit", "commit"]
+        # Another process has written: that is found out by the commit, which was not taken.
+        assert await turn(other, "c") == read
+        assert await turn(one, "d") == ["commit", *read]
+        assert await turn(one, "e") == ["commit", "commit"]
+        said = ["a", "re: a", "b", "re: b", "c", "re: c", "d", "re: d", "e", "re: e"]
+        assert texts(await _items(backend, key)) == said
+        # Another session with the same name, which is as long as this one was.
+        await other.sessions.delete(key)
+        for text in "vwxyz":
+            await turn(other, text)
+        assert len(await backend.read(key.stream)) == 10
+        assert await turn(one, "f") == ["commit", *read]
+        said = [each for text in "vwxyzf" for each in (text, f"re: {text}")]
+        assert texts(await _items(backend, key)) == said
+
+
+async def test_a_turn_that_meets_another_process_waits_for_it() -> None:
+    backend = InMemoryBackend()
+    begun, free = anyio.Event(), anyio.Event()
+    events: list[str] = []
+
+    @step
+    async def slow(text: str, ctx: Context[Memory, Notes]) -> str:
+        begun.set()
+        await free.wait()
+        return await talk(text, ctx)
+
+    policy = SessionPolicy(wait=60.0)
+    async with (
+        Harness(plugins=[], checkpoints=backend, sessions=policy) as one,
+        Harness(plugins=[], checkpoints=backend) as other,
+    ):
+        session = one.session("ada", "trip")
+        await session.run(talk, "a", state=Notes())
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(other.session("ada", "trip").run, slow, "b", state=Notes()))
+            await begun.wait()
+
+            group.start_soon(partial(session.run, talk, "c", state=Notes()))
+            await anyio.wait_all_tasks_blocked()
+            free.set()
+        async with session.watch() as watched:
+            while events.count("RunFinished") < 2:
+                events.append(type(await anext(watched.events)).__name__)
+    assert texts(await _items(backend, SessionKey("ada", "trip"))) == ["a", "re: a", "b", "re: b", "c", "re: c"]
+    # Its run was begun once, for whoever watches.
+    assert events.count("RunStarted") == 2
 
 
 @pytest.mark.parametrize("at", ["before", "after"])

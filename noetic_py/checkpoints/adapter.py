@@ -821,7 +821,11 @@ def commit_in_turn(store: EmbeddedStore, given: Sequence[Transaction], now: date
     done: list[Lease] = []
     for each in given:
         if each.acquire is not None:
-            each = evolve(each, fence=store.acquire(each.run_id, each.acquire, now).fence)
+            head = store.head(each.run_id) if each.fence else None
+            lease = store.acquire(each.run_id, each.acquire, now)
+            if each.fence and (head is None or head.fence != each.fence):
+                raise checks.is_fenced(each, 0 if head is None else head.fence)
+            each = evolve(each, fence=lease.fence)
         done.append(Lease(each.run_id, each.fence, store.append(each, now)))
     store.release([lease for each, lease in zip(given, done, strict=True) if each.release])
     return done

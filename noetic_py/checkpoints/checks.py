@@ -59,7 +59,7 @@ RESTORE = "restore a copy of it"
 
 def refusal(given: Transaction, position: int, fence: int) -> errors.NoeticError | None:
     """Why a transaction is not taken where a journal ends here and has this owner; `None` when it is."""
-    if given.fence != fence:
+    if given.fence != fence and (given.acquire is None or given.fence):
         return is_fenced(given, fence)
     if given.expected_position != position:
         return is_elsewhere(given, position)

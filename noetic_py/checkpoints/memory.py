@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from anyio.lowlevel import checkpoint
-from attrs import define, evolve, field
+from attrs import define, field
 
 from noetic_py.checkpoints import checks
 from noetic_py.checkpoints.adapter import PrunePage, StoreBackend, commit_in_turn
@@ -97,12 +97,9 @@ class MemoryStore:
         for each in given:
             run = self.runs.get(each.run_id)
             position, fence = (0, 0) if run is None else (run.position, run.fence)
-            if each.acquire is None:
-                checks.check_turn(each, position, fence)
-            else:
-                if run is not None and self._is_held(run):
-                    raise checks.is_owned("its lease to run out")
-                checks.check_turn(evolve(each, fence=fence), position, fence)
+            if each.acquire is not None and run is not None and self._is_held(run):
+                raise checks.is_owned("its lease to run out")
+            checks.check_turn(each, position, fence)
         return commit_in_turn(self, given, now)
 
     def read(self, run_id: str, after: int, limit: int) -> Sequence[Record]:

@@ -365,9 +365,9 @@ class SignedBackend(DelegatingBackend):
         for each in given:
             if each.acquire is not None:
                 self._check_forged(each.run_id)
-            # Another owner may have written since, where this one acquires it.
+            # Another owner may have written since, where this one acquires it after any.
             known = self._ends.pop(each.run_id, None)
-            encoded, end = await self._encoded(each, known if each.acquire is None else None)
+            encoded, end = await self._encoded(each, known if each.acquire is None or each.fence else None)
             sending.append(encoded)
             ends.append(end)
         done = await self._inner.commit(sending)

@@ -91,6 +91,7 @@ class StoredConversation:
         noted: Whether the stream says whose session it is.
         view: How a model was shown the conversation last.
         shown: What a process keeps beside it for as long as `view` is the same, and items are only added.
+        fence: The fence of the owner whose last write this process has seen, if that was its own; otherwise 0.
     """
 
     position: int = 0
@@ -107,6 +108,7 @@ class StoredConversation:
     noted: bool = False
     view: ViewState = field(factory=dict[str, Any])
     shown: Any = None
+    fence: int = 0
 
     def advance(self, records: Iterable[Record], codec: Codec) -> None:
         """Take in records that follow, up to the first that cannot be read.

@@ -39,7 +39,8 @@ class Transaction:
     Attributes:
         run_id: The run.
         expected_position: Where its journal has to end.
-        fence: The writer's fence; 0 for a run that never had an owner, and where this acquires the run.
+        fence: The writer's fence; 0 for a run that never had an owner. Of one that acquires the run the fence of the
+            owner before, where no other may have come since, or 0.
         records: What is appended; may be empty when only the summary or the status changes.
         summary: Replaces the run's summary; `None` leaves it.
         status: Replaces the run's status; `None` leaves it.

@@ -172,14 +172,22 @@ class SessionWatchers:
 class SessionLease:
     """The right to write a session, while it lasts.
 
+    Args:
+        backend: Where the session is.
+        lease: The lease; or that of the last write, whose owner this was.
+        position: Where the session's stream ends.
+        held: Whether it is held; otherwise the first write acquires it, if there was no other owner since.
+
     Attributes:
         position: Where the session's stream ends.
+        held: Whether it is held.
         run: The run of the current turn, which stops once the lease is lost.
     """
 
-    def __init__(self, backend: CheckpointBackend, lease: Lease, position: int) -> None:
+    def __init__(self, backend: CheckpointBackend, lease: Lease, position: int, *, held: bool = True) -> None:
         self._backend = backend
         self._lease = lease
+        self.held = held
         self._released = False
         self.position: int = position
         self.run: Any = None
@@ -190,6 +198,8 @@ class SessionLease:
             await anyio.sleep(TTL / 3)
             if self._released:
                 return
+            if not self.held:
+                continue
             try:
                 self._lease = await self._backend.renew(self._lease, ttl=TTL)
             except errors.LeaseLost as error:
@@ -204,7 +214,13 @@ class SessionLease:
     def appending(self, records: Sequence[Record], summary: bytes | None) -> Transaction:
         """What writes records at the end of the stream."""
         status = None if summary is None else SESSION
-        return Transaction(self._lease.run_id, self.position, self._lease.fence, records, summary, status)
+        acquire = None if self.held else TTL
+        return Transaction(self._lease.run_id, self.position, self._lease.fence, records, summary, status, acquire)
+
+    def written(self, lease: Lease) -> None:
+        """A write was taken: it is held, and the stream ends where the lease says."""
+        self._lease, self.held = lease, True
+        self.position = lease.position or 0
 
     async def commit(self, write: SessionWrite, *, last: bool = False) -> None:
         """Write at the end of the stream; with the end of the turn's run, if that was left to this.
@@ -230,7 +246,7 @@ class SessionLease:
 
     async def release(self) -> None:
         """Give it up, if it is still this process's; cannot be cancelled."""
-        if not self._released:
+        if self.held and not self._released:
             await release_lease(self._backend, self._lease)
 
 
@@ -249,9 +265,9 @@ class SessionWrite:
 
     def written(self, lease: Lease) -> None:
         """Take them in; the session's stream ends where the lease says."""
-        position, conversation, records = lease.position or 0, self._conversation, self.transaction.records
-        self._lease.position = position
-        conversation.noted = True
+        self._lease.written(lease)
+        position, conversation, records = self._lease.position, self._conversation, self.transaction.records
+        conversation.noted, conversation.fence = True, lease.fence
         # A reader may have taken in some of it meanwhile.
         conversation.advance(records[len(records) - (position - conversation.position) :], self._codec)
 
@@ -384,11 +400,44 @@ class SessionStore:
             ShuttingDown: The lock is closed.
         """
         patience = self.policy.wait if wait is None else wait
-        lease = await when_free(partial(self._acquire, key, new=new), patience, self.runtime)
+        return await self._holding(await when_free(partial(self._acquire, key, new=new), patience, self.runtime), work)
+
+    async def _holding(self, lease: SessionLease, work: Callable[[SessionLease], Awaitable[T]]) -> T:
         try:
             return await beside(lease.heartbeat, lambda: work(lease))
         finally:
             await lease.release()
+
+    async def unchanged(
+        self,
+        key: SessionKey,
+        work: Callable[[SessionLease, session_stream.StoredConversation], Awaitable[T]],
+        *,
+        new: bool,
+    ) -> T | None:
+        """Do something that writes to a session first, as it was when this process wrote it last.
+
+        The first write acquires it, so that nothing is read and no call is made before it.
+
+        Returns:
+            `None` if it is not known so, or has had another owner since; then nothing was written.
+
+        Raises:
+            ShuttingDown: `new` work, and the lock is closed.
+        """
+        if new:
+            self.lock.check()
+        known = self._known.get(key)
+        if known is None or not known.fence or known.open is not None or known.shut is not None:
+            return None
+        lease = SessionLease(self.backend, Lease(key.stream, known.fence), known.position, held=False)
+        try:
+            return await self._holding(lease, lambda lease: work(lease, known))
+        except (errors.RunBusy, errors.LeaseLost, errors.PositionConflict):
+            if lease.held:
+                raise
+            known.fence = 0
+            return None
 
     async def _acquire(self, key: SessionKey, *, new: bool = False) -> SessionLease:
         if new:
@@ -413,6 +462,7 @@ class SessionStore:
         known.noted = known.noted or position > 0
         try:
             if known.position != position:
+                known.fence = 0
                 await session_stream.read_conversation(self.backend, key.stream, codec or Codec(), known=known)
         except errors.StoreUnavailable:
             raise
@@ -439,7 +489,6 @@ class SessionStore:
     def begins(self, key: SessionKey, run: Any) -> None:
         """A turn's run begins."""
         self._live.setdefault(key, []).append(run)
-        self.watchers.observe(run)
 
     def ends(self, key: SessionKey, run: Any) -> Sequence[str]:
         """A turn's run is over; returns the messages that interrupted it."""

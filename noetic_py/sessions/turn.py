@@ -78,6 +78,11 @@ async def take_turn(store: SessionStore, run: Any, plan: Any, key: SessionKey, g
     # Requests of a step of the turn in flight are part of that turn.
     new = not run.depth
     async with store.lock.acquire(key, limit=store.policy.max_waiting, new=new):
+        store.watchers.observe(run)
+        if plan.storage is not None and plan.run_history is None and not queued and not plan.storage.again:
+            result = await store.unchanged(key, turn.at_once, new=new)
+            if result is not None:
+                return result
         return await store.with_lease(key, turn.alone, new=new)
 
 
@@ -106,6 +111,14 @@ class Turn:
         if plan.value is NEXT:
             return await self._next(lease, conversation)
         with store.queue.answering(key, self._answers(conversation)):
+            return await self._begun(lease, conversation)
+
+    async def at_once(self, lease: SessionLease, conversation: session_stream.StoredConversation) -> AnyResult | None:
+        """The turn of a session that is as this process has left it; `None` if its message was answered before."""
+        if self._plan.delivery_id is not None and self._plan.delivery_id in conversation.delivered:
+            return None
+        lease.run = self._run
+        with self._store.queue.answering(self._key, self._answers(conversation)):
             return await self._begun(lease, conversation)
 
     def _answers(self, conversation: session_stream.StoredConversation) -> set[str]:
@@ -177,6 +190,7 @@ class Turn:
 
     async def beside_others(self) -> AnyResult:
         """The turn, beside others, which may write first."""
+        self._store.watchers.observe(self._run)
         if self._plan.delivery_id is not None:
             raise errors.ConfigError(
                 'delivery_id= needs a lock: with lock="none" turns are not in order',

@@ -291,10 +291,8 @@ class FileStore(FileValues):
             PositionConflict: The journal does not end where it should.
         """
         position, fence = (0, 0) if run is None else (run.position, run.fence)
-        if given.acquire is not None:
-            if run is not None and self._is_held(run):
-                raise checks.is_owned("its process to end")
-            given = evolve(given, fence=fence)
+        if given.acquire is not None and run is not None and self._is_held(run):
+            raise checks.is_owned("its process to end")
         checks.check_turn(given, position, fence)
 
     def _appended(self, given: Transaction, run: journals.RunHead | None, now: int) -> int:

@@ -228,6 +228,32 @@ class Commits(Suite):
         with pytest.raises(LeaseLost):
             await backend.append("old", expected_position=3, fence=0, records=[record("z")])
 
+    async def test_a_commit_acquires_after_a_given_owner(self, backend: CheckpointBackend) -> None:
+        def after(fence: int, position: int) -> list[Transaction]:
+            return [Transaction("r", position, fence, [record("x")], acquire=60.0, release=True)]
+
+        with pytest.raises(LeaseLost):
+            await backend.commit(after(1, 0))
+        equal(await backend.head("r"), None)
+        (first,) = await backend.commit(after(0, 0))
+        (second,) = await backend.commit(after(first.fence, 1))
+        equal(await backend.head("r"), Head(2, second.fence))
+        # Another owner has come since, whether it has written or not, or the run is another one.
+        with pytest.raises(LeaseLost):
+            await backend.commit(after(first.fence, 2))
+        other = await backend.acquire("r", ttl=60.0)
+        with pytest.raises(RunBusy):
+            await backend.commit(after(second.fence, 2))
+        await backend.release(other)
+        with pytest.raises(LeaseLost):
+            await backend.commit(after(second.fence, 2))
+        await backend.delete("r")
+        for position in (0, 2):
+            with pytest.raises(LeaseLost):
+                await backend.commit(after(other.fence, position))
+            await fill(backend, "r", 2)
+        equal(await backend.head("r"), Head(4, 0))
+
     async def test_a_commit_releases(self, backend: CheckpointBackend) -> None:
         lease = await backend.acquire("r", ttl=60.0)
         given = [

@@ -216,10 +216,8 @@ class Runs(Journals):
         if isinstance(run, CorruptRecord):
             raise run
         what = given.what
-        if what.acquire is not None:
-            if held:
-                raise is_owned("its lease to run out")
-            what = evolve(what, fence=0 if run is None else run.fence)
+        if what.acquire is not None and held:
+            raise is_owned("its lease to run out")
         refused = refusal_of(what, run)
         if refused is not None:
             raise refused

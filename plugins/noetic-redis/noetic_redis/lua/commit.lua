@@ -19,7 +19,9 @@ while index <= #ARGV - 6 do
         if each.run and held(each.run, time) then
             return refuse('busy')
         end
-    elseif fence ~= arg(each.first + 2) then
+    end
+    local expected = arg(each.first + 2)
+    if fence ~= expected and (each.ttl == '' or expected ~= '0') then
         return refuse('fence', text(#all), fence)
     end
     if position ~= arg(each.first + 1) then
