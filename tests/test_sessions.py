@@ -1189,3 +1189,31 @@ async def test_who_has_looked_before_the_first_turn_forgets_none_of_those_of_oth
     await first.run(note, "three")
     for session in (first, second, third):
         assert [item.text for item in await session.items() if isinstance(item, Message)] == ["one", "two", "three"]
+
+
+async def test_a_turn_that_is_cancelled_at_any_moment_leaves_the_session_free() -> None:
+    """Also behind the end of its run, which is stored with the end of the turn."""
+    backend, cancelled = InMemoryBackend(), 0
+    async with Harness(plugins=[], checkpoints=backend) as harness:
+        for moment in itertools.count():
+            session, over = harness.session("ada", f"trip {moment}"), False
+            async with anyio.create_task_group() as group:
+
+                async def leave(scope: anyio.CancelScope, after: int) -> None:
+                    for _ in range(after):
+                        await anyio.lowlevel.checkpoint()
+                    scope.cancel()
+
+                group.start_soon(leave, group.cancel_scope, moment)
+                await session.run(talk, "a", state=Notes())
+                over = True
+                group.cancel_scope.cancel()
+            cancelled += not over
+            with anyio.fail_after(0.5):
+                await session.run(talk, "b", state=Notes())
+            assert texts(await session.items())[-2:] == ["b", "re: b"]
+            held = [entry.run_id for entry in await backend.list(limit=1000) if entry.held]
+            assert held == []
+            if over and moment > cancelled + 20:
+                break
+    assert cancelled > 5

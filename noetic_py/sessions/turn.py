@@ -285,6 +285,11 @@ class Turn:
                 )  # fmt: skip
                 with anyio.CancelScope(shield=True):
                     await self._finish(write, made, left, cancelled=result is None)
+            elif run.store is not None:
+                # Its caller was cancelled behind the end of the run, which the next turn finds; or it never began.
+                with anyio.CancelScope(shield=True), suppress(errors.CheckpointError):
+                    await run.store.finish()
+                    await run.store.release()
 
     async def _finish(
         self,
