@@ -611,7 +611,7 @@ class Needs(Generic[L]):
                 hint="facts = Needs(Facts)",
             )
         self.kind: type[object] = given
-        self.name = ""
+        self.name: str = ""
 
     def __set_name__(self, owner: type[object], name: str) -> None:
         self.name = name

@@ -187,7 +187,7 @@ class SessionLease:
     def __init__(self, backend: CheckpointBackend, lease: Lease, position: int, *, held: bool = True) -> None:
         self._backend = backend
         self._lease = lease
-        self.held = held
+        self.held: bool = held
         self._released = False
         self.position: int = position
         self.run: Any = None
