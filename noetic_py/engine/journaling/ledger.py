@@ -424,9 +424,9 @@ class RunWriter:
             raise
         finally:
             self._writing = False
-            turn, self._next = self._next, None
-            if turn is not None:
-                turn.set()
+            waited_for, self._next = self._next, None
+            if waited_for is not None:
+                waited_for.set()
 
     async def _append(self, taken: Transaction) -> None:
         if self._ends and not self._queue:

@@ -55,10 +55,11 @@ class RedisStore:
 
     def commit_many(self, given: Sequence[Sequence[Transaction]]) -> Sequence[Sequence[Lease] | NoeticError]:
         """Do commits: a script for each, all sent together."""
-        answers = self._link.write_all("commit", [self._arguments(each) for each in given])
+        answers = self._link.write_all("commit", [self._row(each) for each in given])
         return [_committed(each, self._link.words(answer)) for each, answer in zip(given, answers, strict=True)]
 
-    def _arguments(self, given: Sequence[Transaction]) -> list[Argument]:
+    def _row(self, given: Sequence[Transaction]) -> list[Argument]:
+        """The arguments of the script for one commit."""
         row: list[Argument] = []
         for each in given:
             arguments = _arguments(PackedTransaction.of(each, self._threshold))
