@@ -26,6 +26,7 @@ FLOORS = {
     "noetic_py/engine/journaling/fold.py": 97.0,
     "noetic_py/engine/journaling/ledger.py": 97.5,
     "noetic_py/engine/journaling/replay.py": 86.0,
+    "noetic_py/engine/journaling/writer.py": 97.5,
     "noetic_py/memory/projector.py": 98.0,
     "noetic_py/sessions/queue.py": 97.5,
 }

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from noetic_py.context.detached import DetachedWork, DetachOptions
     from noetic_py.context.hooks import AnyHook
     from noetic_py.core.view import View
-    from noetic_py.engine.journaling.ledger import RunStorage
+    from noetic_py.engine.journaling.writer import RunStorage
     from noetic_py.engine.run import RunPlan
     from noetic_py.engine.state import Run
     from noetic_py.journal.run_summary import ResumePlan
@@ -742,7 +742,7 @@ class Harness(Generic[M_co]):
         self, run_id: str, step: Any, state_type: Any, options: Mapping[str, Any], access: Authorizer
     ) -> tuple[Run, RunPlan]:
         """Become the owner of a run that was begun before."""
-        from noetic_py.engine.journaling.ledger import RunStorage
+        from noetic_py.engine.journaling.writer import RunStorage
         from noetic_py.runner import lease
 
         self._check_home()

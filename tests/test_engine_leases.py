@@ -9,7 +9,7 @@ import pytest
 
 from noetic_py import Harness, InMemoryBackend, ReadContext, call_model, errors, sequence, step
 from noetic_py.checkpoints import Lease, Record
-from noetic_py.engine.journaling import ledger
+from noetic_py.engine.journaling import writer
 from noetic_py.models import FallbackModel, Model, RetryModel
 from noetic_py.testing import ScriptedModel, VirtualRuntime
 
@@ -39,15 +39,15 @@ class Owned(InMemoryBackend):
 
     async def sleep(self, *, taken: bool = True) -> None:
         """The process sleeps for longer than its lease; meanwhile somebody else takes the run."""
-        await self.clock.advance(ledger.TTL + 1)
+        await self.clock.advance(writer.TTL + 1)
         if taken:
-            await self.acquire("r", ttl=ledger.TTL)
+            await self.acquire("r", ttl=writer.TTL)
 
 
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> Owned:
     clock = VirtualRuntime()
-    monkeypatch.setattr(ledger, "SYSTEM", clock)
+    monkeypatch.setattr(writer, "SYSTEM", clock)
     return Owned(clock)
 
 

@@ -21,8 +21,8 @@ from noetic_py import Harness, InMemoryBackend, step
 from noetic_py.checkpoints import Lease, Record
 from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.core.codec import Codec
-from noetic_py.engine.journaling import ledger
-from noetic_py.engine.journaling.ledger import TTL, RunStorage, RunWriter
+from noetic_py.engine.journaling import writer as writing
+from noetic_py.engine.journaling.writer import TTL, RunStorage, RunWriter
 from noetic_py.errors import CheckpointError, CheckpointFailed, LeaseLost, StoreUnavailable
 from noetic_py.journal.records import Decision, Intent, JournalRecord, ResultDiscarded, dump_record
 from noetic_py.testing import Died, FaultyBackend, VirtualRuntime
@@ -84,7 +84,7 @@ class Scripted(DelegatingBackend):
 async def writer_of(backend: Any, mode: Any = "step") -> RunWriter:
     writer = RunWriter(RunStorage(backend, mode, None), "r", Codec())
     # The clock of the module, which tests replace.
-    asked = vars(ledger)["SYSTEM"].monotonic()
+    asked = vars(writing)["SYSTEM"].monotonic()
     writer.own(await backend.acquire("r", ttl=TTL), asked)
     return writer
 
@@ -155,7 +155,7 @@ async def test_what_is_committed_is_stored_once_and_in_order(
     writer = await writer_of(backend)
     program = Program(backend, writer)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledger, "_MOST_TOGETHER", MOST)
+        patch.setattr(writing, "_MOST_TOGETHER", MOST)
         async with anyio.create_task_group() as group:
             for commits in tasks:
                 group.start_soon(program.task, commits)
@@ -250,7 +250,7 @@ async def test_what_was_set_while_a_commit_is_under_way_goes_with_the_next() -> 
 async def test_what_lists_show_goes_with_the_last_part_of_what_is_written_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ledger, "_MOST_TOGETHER", MOST)
+    monkeypatch.setattr(writing, "_MOST_TOGETHER", MOST)
     backend = Scripted()
     writer, journal = await writer_of(backend, "manual"), list[JournalRecord]()
     sizes: list[list[int]] = [[MOST], [MOST - 10, 4], [], [1], [50, 50], [100], [1, MOST + 1], []]
@@ -480,7 +480,7 @@ def leased(monkeypatch: pytest.MonkeyPatch) -> Leased:
     clock = VirtualRuntime()
     # So that not everything counts from zero.
     clock._elapsed = 1000.0
-    monkeypatch.setattr(ledger, "SYSTEM", clock)
+    monkeypatch.setattr(writing, "SYSTEM", clock)
     return Leased(clock)
 
 

@@ -26,9 +26,10 @@ from noetic_py.engine.detached import detach, recover_detached
 from noetic_py.engine.execute import as_error, call_from_body, execute, open_wrap_up, restore, settle_failure
 from noetic_py.engine.frame import Frame, Waiting, failure_of, is_late
 from noetic_py.engine.journaling.fold import CLOSE, OPEN, items_below, visible
-from noetic_py.engine.journaling.ledger import RunStorage, checkpoint, count_turns, discarded, recover
+from noetic_py.engine.journaling.ledger import checkpoint, count_turns, discarded, recover
 from noetic_py.engine.journaling.replay import NOTHING, put_state, recorded, stop_again
 from noetic_py.engine.journaling.run_history import RunHistory, open_requests, request_of, summary_of
+from noetic_py.engine.journaling.writer import RunStorage
 from noetic_py.engine.kinds import KINDS
 from noetic_py.engine.kinds.channels import receive, receive_now, send
 from noetic_py.engine.kinds.derived import derived_step

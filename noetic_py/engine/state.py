@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from noetic_py.core.metrics import Metrics
     from noetic_py.core.progress import ProgressEntry, ProgressStore
     from noetic_py.core.view import LayerUsage, View
-    from noetic_py.engine.journaling.ledger import RunWriter
+    from noetic_py.engine.journaling.writer import RunWriter
     from noetic_py.engine.layers.handles import Layers
     from noetic_py.engine.protocol import Beside, Interpreter, LayerStore, UnackedDelivery
     from noetic_py.journal.records import AttemptFailed, Intent, JournalRecord, StepFinished

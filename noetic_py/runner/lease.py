@@ -31,7 +31,6 @@ from noetic_py.core.values import copy_value, is_array
 from noetic_py.engine.fingerprint import declared_input, fingerprint, known_types, one_value, read_as
 from noetic_py.engine.journaling.dry_run import check
 from noetic_py.engine.journaling.fold import tree, visible
-from noetic_py.engine.journaling.ledger import TTL, RunStorage, RunWriter
 from noetic_py.engine.journaling.replay import as_stored, decoded, replaced, stored_type, version_of
 from noetic_py.engine.journaling.run_history import (
     RunHistory,
@@ -44,6 +43,7 @@ from noetic_py.engine.journaling.run_history import (
     summary_of,
     take_over,
 )
+from noetic_py.engine.journaling.writer import TTL, RunStorage, RunWriter
 from noetic_py.engine.kinds import KINDS
 from noetic_py.engine.layers.versions import revise_layers
 from noetic_py.engine.run import RunPlan, open_journal

@@ -37,8 +37,8 @@ from noetic_py.steps.model import check_parallel_tools
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
-    from noetic_py.engine.journaling.ledger import RunStorage
     from noetic_py.engine.journaling.run_history import RunHistory
+    from noetic_py.engine.journaling.writer import RunStorage
     from noetic_py.engine.protocol import Interpreter
     from noetic_py.engine.state import Run
     from noetic_py.plugins import Plugins
@@ -541,7 +541,7 @@ class Planner:
         """How the run is to be kept, when it is."""
         if self.backend is None:
             return None
-        from noetic_py.engine.journaling.ledger import RunStorage
+        from noetic_py.engine.journaling.writer import RunStorage
 
         named = next((name for name, flow in self.flows.items() if flow is step), None)
         return RunStorage(self.backend, options.get("durability", "step"), options.get("source", named))

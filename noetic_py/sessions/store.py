@@ -26,8 +26,8 @@ from noetic_py.core.runtime import Runtime
 from noetic_py.core.selections import CommittedItems, Deltas
 from noetic_py.core.state import StateBag, class_of
 from noetic_py.core.types import T
-from noetic_py.engine.journaling.ledger import TTL, fit_together
 from noetic_py.engine.journaling.replay import decoded, migrate_fields, version_of
+from noetic_py.engine.journaling.writer import TTL, fit_together
 from noetic_py.journal import session_stream
 from noetic_py.journal.stored import Lease, Record, Transaction
 from noetic_py.journal.values import state_tree
@@ -41,7 +41,7 @@ from noetic_py.sessions.policy import SessionPolicy
 from noetic_py.sessions.queue import Delivery, MessageQueue, QueuedMessage, Sent, SessionLock
 
 if TYPE_CHECKING:
-    from noetic_py.engine.journaling.ledger import RunWriter
+    from noetic_py.engine.journaling.writer import RunWriter
     from noetic_py.engine.state import Resources, Run
 
 

@@ -19,8 +19,8 @@ from noetic_py.core.items import FunctionCallOutput, Item, Message
 from noetic_py.core.log import ItemView
 from noetic_py.core.state import StateBag, class_of
 from noetic_py.core.values import is_dict, is_list
-from noetic_py.engine.journaling.ledger import TTL
 from noetic_py.engine.journaling.replay import stored_type
+from noetic_py.engine.journaling.writer import TTL
 from noetic_py.engine.kinds.model import unsaid
 from noetic_py.engine.stops import asked_in
 from noetic_py.journal import session_stream

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from noetic_py import Harness, RunResult, errors
 from noetic_py.checkpoints import CheckpointBackend, FileBackend, Lease, SqliteBackend, Transaction
 from noetic_py.checkpoints.adapter import EmbeddedBackend
-from noetic_py.engine.journaling import ledger
+from noetic_py.engine.journaling import writer
 from noetic_py.engine.journaling.run_history import read_journal
 from noetic_py.journal.records import RunEnded
 from noetic_py.runner import lease
@@ -231,7 +231,7 @@ def prepare(given: Given) -> None:
     if "traced" in given:
         wait_for_tracer()
     if "ttl" in given:
-        for module in (ledger, lease, store):
+        for module in (writer, lease, store):
             vars(module)["TTL"] = given["ttl"]
     if "user" in given:
         os.setuid(given["user"])

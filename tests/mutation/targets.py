@@ -121,7 +121,7 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "sqlite": ("noetic_py.checkpoints.sqlite.store", ("tests/test_checkpoints_sqlite_store.py",)),
     "schema": ("noetic_py.checkpoints.sqlite.schema", OPENED),
-    "writer": ("noetic_py.engine.journaling.ledger", LEDGER),
+    "writer": ("noetic_py.engine.journaling.writer", LEDGER),
     "ledger": (
         "noetic_py.engine.journaling.ledger",
         ("tests/test_shutdown.py::test_what_a_model_had_said_is_saved", *LEDGER),
@@ -146,5 +146,5 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "keys": ("noetic_signing.keys", SIGNING),
 }
 
-PARTS = {"lock": ("_Place", "SessionLock"), "writer": ("RunWriter",)}
+PARTS = {"lock": ("_Place", "SessionLock")}
 """The classes that a target is. Other targets of the same module are the rest of it."""

@@ -1,36 +1,28 @@
-"""From a finished step to its record, with what its ancestors in flight had not written, and to the commit of both.
+"""From a finished step to its record, with what its ancestors in flight had not written.
 
 A body that has ended goes through this file from the top: `encode_finished` makes the record and what others read of
-it, `finished` appends it, and `RunWriter.commit` stores what was appended.
+it, and `finished` appends it. `RunWriter.commit` (`journaling/writer.py`) stores what was appended.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-import anyio
 from anyio.lowlevel import checkpoint as let_others_run
-from attrs import evolve, frozen
+from attrs import evolve
 
 from noetic_py import errors
-from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.context.step import AnyStep
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.stored import unreadable
 from noetic_py.core.codec.structure import dump, inside
 from noetic_py.core.events import ItemsAppended, StepCommitted, StepDiscarded
-from noetic_py.core.runtime import SYSTEM
 from noetic_py.core.state import SavedState
-from noetic_py.core.types import Durability, T
 from noetic_py.core.values import ATOMS, separate_state
 from noetic_py.engine.fingerprint import declared_input, declared_output, fingerprint, known_types, one_value, read_as
-from noetic_py.engine.frame import NO_ITEMS, Frame, acting, failure_of, settle_cuts
-from noetic_py.engine.journaling import deliveries, ledger
+from noetic_py.engine.frame import NO_ITEMS, Frame, acting, settle_cuts
+from noetic_py.engine.journaling import deliveries
 from noetic_py.engine.journaling.fold import BEGUN
 from noetic_py.engine.kind import Kind
 from noetic_py.engine.progress import forget
@@ -45,15 +37,13 @@ from noetic_py.journal.records import (
     StepFinished,
     StepOpened,
     StepStopped,
-    dump_record,
 )
-from noetic_py.journal.stored import Lease, Record, Transaction
 from noetic_py.steps.handoff import HandoffOutput, HandoffSourceSpec
 
 if TYPE_CHECKING:
     from noetic_py.core.budget import BudgetLease
     from noetic_py.core.items import Item
-    from noetic_py.core.metrics import Metrics
+    from noetic_py.engine.journaling.writer import RunWriter
     from noetic_py.engine.state import Execution, RecordedUsage, Run
 
 
@@ -88,435 +78,6 @@ def read_value(value: values.Stored, step: AnyStep, codec: Codec) -> object:
         if not inner:
             raise
         return read_as(kind, value.tree, Codec(inner))
-
-
-TTL = 30.0
-"""Seconds after which a run whose owner is silent may be taken over."""
-_LOOKS = 10
-"""How often an owner looks between two renewals for what other processes ask of the run."""
-_MOST_TOGETHER = 60 * 1024 * 1024
-"""How many bytes of several commits are written as one transaction, of which backends take 64 MiB."""
-_SAFE = 0.8
-"""The part of that time in which no other clock can be so fast that another owner has come already."""
-
-
-class PlannedWrite(Protocol):
-    """A transaction of another run that is committed together with one of a run."""
-
-    @property
-    def transaction(self) -> Transaction:
-        """What is written."""
-        ...
-
-    def written(self, lease: Lease, /) -> None:
-        """It was committed, and its journal ends where the lease says."""
-        ...
-
-
-@frozen(eq=False)
-class RunStorage:
-    """Where and how a run is stored.
-
-    Attributes:
-        backend: The backend that stores it.
-        mode: When finished steps are committed.
-        source: Where its flow can be imported from, `None` when it was not given.
-        again: Whether a stored run of the same id is resumed instead of refused.
-        turn: What its session writes together with its beginning, where it is a turn of one.
-        followed: Whether the commit of its session is to store its end too.
-    """
-
-    backend: CheckpointBackend
-    mode: Durability
-    source: str | None
-    again: bool = False
-    turn: PlannedWrite | None = None
-    followed: bool = False
-
-
-def fit_together(*transactions: Transaction) -> bool:
-    """Whether transactions of several runs are written as one."""
-    return sum(len(record.payload) for each in transactions for record in each.records) <= _MOST_TOGETHER
-
-
-class RunWriter:
-    """Where one run is written to.
-
-    Attributes:
-        backend: Where the run is kept.
-        codec: For the run's values.
-        fence: The owner's.
-        mode: When finished steps are committed.
-        summary: The encoded run summary that the next commit stores; `None` leaves the stored one.
-        summary_fields: The fields that every summary of this run has.
-        followed: Whether the commit of its session is to store its end too.
-        ending: What that has to store, once the run has ended.
-        metrics: What measures its commits, when something does.
-        hurried: Whether something waits for the next commit that is not to wait for the next step.
-    """
-
-    def __init__(self, storage: RunStorage, run_id: str, codec: Codec, *, position: int = 0) -> None:
-        self.codec = codec
-        self.mode = storage.mode
-        self.followed = storage.followed
-        self.fence = 0
-        self.summary: bytes | None = None
-        self.summary_fields: Mapping[str, object] = {}
-        self.status: str | None = None
-        self.backend = storage.backend
-        self.ending: Transaction | None = None
-        self._turn = storage.turn
-        self._run_id = run_id
-        self._lease: Lease | None = None
-        # Whether the run is given up with the commit of its last record.
-        self._ends = False
-        self.metrics: Metrics | None = None
-        self.hurried = anyio.Event()
-        # How many records of the journal have been encoded, and how many of them are in the backend.
-        self._staged = position
-        self._written = position
-        self._queue: list[Record] = []
-        # How many records each commit has added to these, and of how many bytes.
-        self._commits: deque[tuple[int, int]] = deque()
-        # The record too: while it is here, no other one can have its id.
-        self._ready: dict[int, tuple[JournalRecord, Record]] = {}
-        # Records that wait for the next commit, by path: of several for one path only the last is written.
-        self._put_off: dict[values.Path, tuple[JournalRecord, Record]] = {}
-        # Whether a commit is in progress, and the event that steps wait for which need the next one.
-        self._writing = False
-        self._next: anyio.Event | None = None
-        self._poison: errors.CheckpointError | None = None
-        # When the lease was certainly this process's; of the machine's own clock, whatever the run's does.
-        self._renewed = 0.0
-
-    async def begin(self, journal: list[JournalRecord]) -> None:
-        """Become the owner of a new run, and store how it begins; and the turn of its session, where it is one.
-
-        Raises:
-            RunBusy: Another owner has it.
-            PositionConflict: There is such a run already.
-            CheckpointError: The backend has not taken it.
-        """
-        self.stage(journal)
-        first = self._taken() if self.mode == "step" else Transaction(self._run_id, 0, 0, ())
-        given = [evolve(first, acquire=TTL)]
-        if self._turn is not None:
-            # In a backend that writes them in order, a turn without a run is closed by the next one.
-            given.insert(0, self._turn.transaction)
-        asked = SYSTEM.monotonic()
-        leases = await self._measured(partial(self.backend.commit, given))
-        if self._turn is not None:
-            self._turn.written(leases[0])
-        self.own(leases[-1], asked)
-        self._written += len(first.records)
-
-    def own(self, lease: Lease, asked: float) -> None:
-        """Write as the owner of a lease, which was asked for at this moment of the machine's monotonic clock."""
-        self._lease, self.fence, self._renewed = lease, lease.fence, asked
-
-    def hurry(self) -> None:
-        """Have what was appended stored soon, and not only with the next step's commit."""
-        self.hurried.set()
-
-    def set_summary(self, **more: object) -> None:
-        """Store the run summary, with these fields added, in the next commit."""
-        self.summary = json.dumps({**self.summary_fields, **more}).encode()
-
-    def prepare(self, record: JournalRecord) -> None:
-        """Encode a record before it is appended, so that what cannot be stored fails its own step.
-
-        Raises:
-            CodecError: Something in it cannot be stored.
-            LimitExceeded: It is too long, or nested too deep.
-        """
-        self._ready[id(record)] = (record, dump_record(record, self.codec))
-
-    def put_off(self, record: JournalRecord, stored: Record) -> None:
-        """Have a record appended with the next commit, in place of an earlier one of its path."""
-        self._put_off[record.path] = (record, stored)
-
-    def drop_put_off(self, path: values.Path) -> None:
-        """Discard what was to be appended for a path and below it."""
-        for each in [each for each in self._put_off if each[: len(path)] == path]:
-            del self._put_off[each]
-
-    def settle(self, journal: list[JournalRecord]) -> None:
-        """Append what was put off: before a record that is to be the last one of its transaction."""
-        for record, stored in self._put_off.values():
-            journal.append(record)
-            self._ready[id(record)] = (record, stored)
-        self._put_off.clear()
-
-    def stage(self, journal: list[JournalRecord]) -> None:
-        """Encode what was appended, as it is now.
-
-        Raises:
-            CheckpointFailed: A record cannot be stored, and the run cannot go on without it.
-        """
-        self.settle(journal)
-        before, size = len(self._queue), 0
-        for record in journal[self._staged :]:
-            ready = self._ready.pop(id(record), None)
-            stored = self._dumped(record) if ready is None else ready[1]
-            self._queue.append(stored)
-            size += len(stored.payload)
-            self._staged += 1
-        self._commits.append((len(self._queue) - before, size))
-
-    def _dumped(self, record: JournalRecord) -> Record:
-        try:
-            return dump_record(record, self.codec)
-        except (errors.CodecError, errors.LimitExceeded) as error:
-            self._poison = errors.CheckpointFailed(
-                f"a {type(record).__name__} cannot be stored: {error.message}", path=record.path, hint=error.hint
-            )
-            raise self._poison from error
-
-    async def commit(self, journal: list[JournalRecord], *, force: bool = False) -> None:
-        """Return once everything appended so far is stored; cannot be cancelled.
-
-        Args:
-            journal: The run's journal.
-            force: Also where the run does not commit each step.
-
-        Raises:
-            CheckpointError: The backend has not taken it, now or earlier.
-        """
-        self.check()
-        self.stage(journal)
-        if self.mode != "step" and not force:
-            return
-        goal = self._staged
-        if self._writing:
-            with anyio.CancelScope(shield=True):
-                await self._wait_for(goal)
-        else:
-            while self._written < goal:
-                await self._write()
-        if force:
-            self.check()
-
-    async def end(self, journal: list[JournalRecord], *, followed: bool) -> None:
-        """Store how the run ends and give it up, in one commit; or leave that to the commit of its session.
-
-        Args:
-            journal: The run's journal.
-            followed: Whether that comes before a caller sees the end; `ending` is then what it has to store.
-
-        Raises:
-            CheckpointError: The backend has not taken it, now or earlier.
-        """
-        self.check()
-        self.stage(journal)
-        if self._writing:
-            with anyio.CancelScope(shield=True):
-                while self._writing:
-                    await self._written_by_others()
-            self.check()
-        if followed:
-            while self._is_too_large():
-                await self._write()
-            self.ending = evolve(self._taken(), release=True)
-            return
-        self._ends = True
-        while self._written < self._staged:
-            await self._write()
-        self.check()
-
-    async def finish(self) -> None:
-        """Store the end that was left to the commit of the session, if that has not stored it.
-
-        Raises:
-            CheckpointError: The backend has not taken it.
-        """
-        ending, self.ending = self.ending, None
-        if ending is not None:
-            with anyio.CancelScope(shield=True):
-                try:
-                    await self.backend.commit([ending])
-                    self._lease = None
-                finally:
-                    await self.release()
-
-    def finished(self) -> None:
-        """The commit of the session has stored the end."""
-        self.ending = self._lease = None
-
-    async def _wait_for(self, goal: int) -> None:
-        """Others write: wait for them, and write what they have left."""
-        while self._written < goal:
-            self.check()
-            if self._writing:
-                await self._written_by_others()
-            else:
-                await self._write()
-
-    async def _written_by_others(self) -> None:
-        if self._next is None:
-            self._next = anyio.Event()
-        await self._next.wait()
-
-    @property
-    def broken(self) -> bool:
-        """Whether a commit was not taken, so that nothing is written any more."""
-        return self._poison is not None
-
-    def check(self) -> None:
-        """Refuse to continue in a process that can no longer write the run.
-
-        Raises:
-            CheckpointError: A commit has failed, or the lease was lost.
-        """
-        if self._poison is not None:
-            raise self._poison
-
-    def _is_too_large(self) -> bool:
-        """Whether what is to be written is more than one transaction."""
-        return len(self._commits) > 1 and sum(size for _, size in self._commits) > _MOST_TOGETHER
-
-    def _taken(self) -> Transaction:
-        """The next transaction.
-
-        What several commits have added may be too large together, and may be written apart: each could have come first.
-        What lists show goes with the last part.
-        """
-        end = size = 0
-        while self._commits:
-            count, more = self._commits[0]
-            size += more
-            if end and size > _MOST_TOGETHER:
-                break
-            end += count
-            self._commits.popleft()
-        batch, self._queue = self._queue[:end], self._queue[end:]
-        summary = status = None
-        if not self._queue:
-            # At once: what is set while this is written goes with the next commit.
-            summary, status, self.summary, self.status = self.summary, self.status, None, None
-        return Transaction(self._run_id, self._written, self.fence, batch, summary, status)
-
-    async def _write(self) -> None:
-        taken = self._taken()
-        done = self._written + len(taken.records)
-        self._writing = True
-        try:
-            # Every step comes by here, and a shielded scope would cost more than all else that is done here: there is
-            # one only where a cancellation has come.
-            try:
-                await self._append(taken)
-            except anyio.get_cancelled_exc_class() as error:
-                await self._finish_append(taken, done)
-                if anyio.current_effective_deadline() > -math.inf and failure_of(error) is None:
-                    # No scope is cancelled, which would say so again at the next wait: it was the task itself.
-                    raise
-        except errors.CheckpointError as error:
-            self._poison = error
-            raise
-        except BaseException as error:
-            if self._written == done:
-                # It is stored, and its task was cancelled.
-                raise
-            self._poison = errors.CheckpointFailed(
-                f"a commit failed: {type(error).__name__}: {error}", hint="look at the backend, then resume the run"
-            )
-            if failure_of(error) is not None:
-                raise self._poison from error
-            raise
-        finally:
-            self._writing = False
-            waited_for, self._next = self._next, None
-            if waited_for is not None:
-                waited_for.set()
-
-    async def _append(self, taken: Transaction) -> None:
-        if self._ends and not self._queue:
-            await self._measured(partial(self.backend.commit, [evolve(taken, release=True)]))
-            self._lease = None
-            self._written = taken.expected_position + len(taken.records)
-            return
-        self._written = await self._measured(
-            partial(
-                self.backend.append,
-                taken.run_id,
-                expected_position=taken.expected_position,
-                fence=taken.fence,
-                records=taken.records,
-                summary=taken.summary,
-                status=taken.status,
-            )
-        )
-
-    async def _measured(self, write: Callable[[], Awaitable[T]]) -> T:
-        if self.metrics is None:
-            return await write()
-        # The machine's own clock, whatever the run's does.
-        began = SYSTEM.monotonic()
-        result = await write()
-        self.metrics.committed(SYSTEM.monotonic() - began)
-        return result
-
-    async def _finish_append(self, taken: Transaction, done: int) -> None:
-        """After a cancelled append: find out whether it was committed, and append it if not."""
-        with anyio.CancelScope(shield=True):
-            head = await self.backend.head(self._run_id)
-            if head is None or (head.position, head.fence) != (done, self.fence):
-                await self._append(taken)
-            self._written = done
-
-    async def beat(self, hear: Callable[[], Awaitable[None]]) -> None:
-        """Keep the lease until cancelled; a lost one poisons the run before its next body, and its next commit.
-
-        Args:
-            hear: Looks for what other processes ask of the run.
-        """
-        while self._poison is None:
-            for _ in range(_LOOKS):
-                with anyio.move_on_after(TTL / 3 / _LOOKS):
-                    await self.hurried.wait()
-                await hear()
-            await self._renew()
-
-    async def hold(self) -> None:
-        """Make sure that the run is still this process's own, which may have slept for longer than its lease.
-
-        Raises:
-            CheckpointError: Another owner holds it, or the owner is unknown.
-        """
-        while self._poison is None and self._lease is not None and SYSTEM.monotonic() > self._renewed + TTL * _SAFE:
-            # Once more where the answer came so late that the lease may have run out again.
-            await self._renew()
-        self.check()
-
-    async def _renew(self) -> None:
-        began, lease = SYSTEM.monotonic(), self._lease
-        if lease is None:
-            return
-        try:
-            self._lease = await self.backend.renew(lease, ttl=TTL)
-            self._renewed = began
-        except BaseException as error:
-            # Whatever a backend's client raises.
-            if failure_of(error) is None:
-                raise
-            # While the lease lasts, a store that cannot be reached is asked again.
-            if isinstance(error, errors.LeaseLost) or SYSTEM.monotonic() > self._renewed + TTL * _SAFE:
-                lost = (
-                    error
-                    if isinstance(error, errors.CheckpointError)
-                    else errors.LeaseLost(f"the lease was not renewed: {error}")
-                )
-                self._poison = self._poison or lost
-
-    def lose(self, error: errors.CheckpointError) -> None:
-        """Mark the run as lost to another process: start no body and commit nothing more."""
-        self._poison = self._poison or error
-
-    async def release(self) -> None:
-        """Give the run up, unless that is left to the commit of its session; cannot be cancelled."""
-        if self.ending is None and self._lease is not None:
-            lease, self._lease = self._lease, None
-            with anyio.CancelScope(shield=True):
-                await self.backend.release(lease)
 
 
 NO_TREE: Any = object()
@@ -1071,5 +632,5 @@ async def checkpoint(frame: Frame) -> None:
     if store is None:
         return
     settle_cuts(frame)
-    ledger.write_down(frame)
+    write_down(frame)
     await store.commit(frame.x.run.journal, force=True)
