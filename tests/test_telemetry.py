@@ -285,7 +285,7 @@ async def test_turns_that_wait_for_their_session_are_counted(reader: InMemoryMet
 
 
 async def test_without_a_provider_nothing_is_measured() -> None:
-    from noetic_py.core.metrics import metrics as instruments
+    from noetic_py.core.runtime import metrics as instruments
 
     assert instruments() is None
 

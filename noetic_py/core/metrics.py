@@ -1,8 +1,7 @@
-"""What the library measures, as instruments of OpenTelemetry."""
+"""What the library measures, as instruments of OpenTelemetry. `runtime.metrics` finds out whether it does."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -11,8 +10,6 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
 
     from noetic_py.core.budget import TokenUsage
-
-__all__ = ["Metrics", "metrics"]
 
 # The boundaries that the conventions for GenAI advise.
 _TOKENS = tuple(4**power for power in range(14))
@@ -100,19 +97,3 @@ class Metrics:
     def committed(self, seconds: float) -> None:
         """Measure a commit."""
         self._commit.record(seconds)
-
-
-def metrics() -> Metrics | None:
-    """The instruments to use, `None` when nothing would be measured.
-
-    A program that measures has imported opentelemetry and set a provider before its first run, so a run that finds the
-    module not loaded need not load it.
-    """
-    module = sys.modules.get("opentelemetry.metrics")
-    if module is None:
-        return None
-    provider = module.get_meter_provider()
-    # The API's own providers record nothing.
-    if type(provider).__module__.startswith("opentelemetry.metrics."):
-        return None
-    return Metrics(provider.get_meter("noetic_py"))

@@ -1,4 +1,4 @@
-"""A run's clock, random numbers and ids, and its place in a distributed trace."""
+"""A run's clock, random numbers and ids; its place in a distributed trace, its tracer and its metrics."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from noetic_py.errors import ConfigError, InvalidId
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, Tracer
+
+    from noetic_py.core.metrics import Metrics
 
 __all__ = ["SYSTEM", "Runtime"]
 
@@ -216,6 +218,20 @@ def tracer() -> Tracer | None:
         return None
     found: Tracer = provider.get_tracer("noetic_py")
     return found
+
+
+def metrics() -> Metrics | None:
+    """The instruments to use, `None` when nothing would be measured; found out as for `tracer`."""
+    module = sys.modules.get("opentelemetry.metrics")
+    if module is None:
+        return None
+    provider = module.get_meter_provider()
+    # The API's own providers record nothing.
+    if type(provider).__module__.startswith("opentelemetry.metrics."):
+        return None
+    from noetic_py.core.metrics import Metrics
+
+    return Metrics(provider.get_meter("noetic_py"))
 
 
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"

@@ -220,9 +220,12 @@ def _ends_around(frame: Frame, output: object) -> bool:
     if x.run.detached or x.run.stopping:
         # Detached work goes on, or a wrap-up may follow.
         return False
-    if up is None or up.kind.ends_with is None or x.has_layers or x.run.dispatches_hooks or frame.step.replay == "once":
+    if up is None or x.has_layers or x.run.dispatches_hooks or frame.step.replay == "once":
         return False
-    return up.kind.ends_with(up, frame.at[-1], output)
+    if up.up is None:
+        # A step of the run itself, which ends with its flow.
+        return x.run.flow is not None and frame.at[-1] == x.run.flow.id
+    return up.kind.ends_with is not None and up.kind.ends_with(up, frame.at[-1], output)
 
 
 async def _unwind(frame: Frame, error: BaseException, own: bool) -> None:

@@ -457,9 +457,7 @@ async def on_model_error(frame: Frame, error: errors.ModelError) -> ModelRespons
 
 
 def _of_tool(frame: Frame, event: HookEvent, tool: Any) -> Sequence[AnyHook]:
-    if tool is None:
-        return _hooks(frame, event, frozenset()) if frame.x.run.dispatches_hooks else ()
-    return _hooks(frame, event, tool.tags, tool.hooks) if frame.x.run.dispatches_hooks or tool.hooks else ()
+    return _hooks(frame, event, frozenset()) if tool is None else _hooks(frame, event, tool.tags, tool.hooks)
 
 
 async def before_tool(frame: Frame, received: Received) -> Received | FunctionCallOutput | Block:

@@ -42,8 +42,9 @@ class Kind:
         reported: Whether it is reported when it holds the event loop; the library's own work is not.
         digested: Whether a digest of its input is recorded; not where the input follows from other records.
         essence: What of its input identifies a call, for the digest; `None` for all of it.
+        stored: Whether its record holds its output; where not, that stands in the record's items, or in another one.
         dump: What is stored for its input and output, where that is not the output as a value.
-        load: Its output from its node in the journal, where `dump` is given.
+        load: Its output from its node in the journal, where it is not stored as a value.
         reconcile: Asks whether a step that may run only once has done its work; the step's own `reconcile` when `None`.
         meta: What `ctx.last_step` says after it, from its node.
         composite: Whether it does nothing itself: its layout is its children, in order, and stands when it runs again.
@@ -78,6 +79,7 @@ class Kind:
     reported: bool = True
     digested: bool = True
     essence: Callable[[Any], object] | None = None
+    stored: bool = True
     dump: Callable[[Any, Any], Any] | None = None
     load: Callable[[Node, Any], object] | None = None
     reconcile: Callable[[Any, Any], Awaitable[object]] | None = None
@@ -120,10 +122,6 @@ class Kind:
     def is_named(self, name: str) -> bool:
         """Whether a record, or a step, names this kind."""
         return name == self.name
-
-
-def not_stored(value: object, output: object) -> None:
-    """Store no output: it stands in the items of the record, or in another one; see `Kind.dump`."""
 
 
 UNNAMED = Kind("")

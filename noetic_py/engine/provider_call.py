@@ -488,9 +488,25 @@ _FRAME = 16
 _UNKNOWN = 1 << 40
 
 
-def certainly_fits(scope: ContextScope, spec: ModelSpec, request: ModelRequest, limit: int) -> bool:
-    """Whether a request has certainly no more tokens than these, found without a tokenizer."""
+def has_room(frame: Frame, spec: ModelSpec, model: Model, request: ModelRequest) -> bool:
+    """Whether a request certainly has room in the model's window, found without a tokenizer."""
+    window, scope = profile_of(model).context_window, frame.scope
+    if window is None:
+        return True
+    if scope.view is not None or frame.lease.limited(*TOKEN_LIMITS):
+        return False
+    limit = window - room_for_answer(model, request, window)
     return _around(spec, _BYTES, request) + _counted(scope, _BYTES, request.items) <= limit
+
+
+# The part of a window that is kept for the answer where no limit is given.
+_ANSWER_PART = 8
+
+
+def room_for_answer(model: Model, request: ModelRequest, window: int) -> int:
+    """Tokens of a window that are kept for the answer."""
+    longest = request.settings.get("max_output_tokens") or profile_of(model).max_output_tokens or window
+    return min(longest, window // _ANSWER_PART)
 
 
 def _around(spec: ModelSpec, counter: TokenCounter, request: ModelRequest) -> int:

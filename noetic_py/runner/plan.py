@@ -23,8 +23,7 @@ from noetic_py.core.events import Bus
 from noetic_py.core.items import Item, ItemBase, JsonValue
 from noetic_py.core.log import ItemLog, admit
 from noetic_py.core.memory import Memory
-from noetic_py.core.metrics import metrics
-from noetic_py.core.runtime import Trace, records_content, tracer
+from noetic_py.core.runtime import Trace, metrics, records_content, tracer
 from noetic_py.core.spelling import unknown_keyword
 from noetic_py.core.state import Attributes, StateBag
 from noetic_py.core.types import Durability, OnDiverge

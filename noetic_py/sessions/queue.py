@@ -26,8 +26,7 @@ from noetic_py.core.control import SessionKey
 from noetic_py.core.diagnostics import log
 from noetic_py.core.items import Item, Message
 from noetic_py.core.log import admit
-from noetic_py.core.metrics import metrics
-from noetic_py.core.runtime import Runtime
+from noetic_py.core.runtime import Runtime, metrics
 from noetic_py.journal.session_stream import StoredConversation
 from noetic_py.journal.stored import StoredValue
 from noetic_py.journal.values import read_items, write_items

@@ -188,16 +188,17 @@ class Signature:
         context: The name of the context parameter, `None` without one.
         parameters: All others, in order.
         names: Where annotations are evaluated: the globals of the function.
+        plain: Whether the caller fills everything.
     """
 
     source: inspect.Signature
     context: str | None
     parameters: tuple[Parameter, ...]
     names: dict[str, object]
+    plain: bool = field(init=False)
 
-    @property
-    def plain(self) -> bool:
-        """Whether the caller fills everything."""
+    @plain.default
+    def _is_plain(self) -> bool:
         return self.context is None and all(p.role == "model" for p in self.parameters)
 
     @property

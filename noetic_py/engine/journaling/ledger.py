@@ -131,6 +131,8 @@ def _output(frame: Frame, value: object, output: object, codec: Codec) -> tuple[
         CodecError: It cannot be stored, or not be read back.
     """
     step, kind = frame.step, frame.kind
+    if not kind.stored:
+        return None, output, NO_TREE
     if kind.dump is not None:
         return kind.dump(value, output), output, NO_TREE
     last = frame.last_output

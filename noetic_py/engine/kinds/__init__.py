@@ -21,13 +21,7 @@ async def _run_work(work: Any, frame: Frame) -> object:
 
 _PLAIN = (
     Kind("code", counted=True),
-    Kind(
-        "run",
-        declared=False,
-        composite=True,
-        ends_with=lambda frame, name, output: frame.up is None and name == frame.x.run.flow.id,
-        passes_on=True,
-    ),
+    Kind("run", declared=False, composite=True, passes_on=True),
     Kind(
         "memory",
         _run_work,

@@ -33,9 +33,9 @@ from noetic_py.engine.kinds.output import OutputPlan, output_plan
 from noetic_py.engine.kinds.tool import CALL, TOOL_CALL, RequestedCall, judge_all
 from noetic_py.engine.layers.handles import Live
 from noetic_py.engine.layers.lifecycle import appended, is_guided, judged, mend_model_error, remember
-from noetic_py.engine.layers.view import keep_view, project, project_if_long
+from noetic_py.engine.layers.view import keep_view, project
 from noetic_py.engine.merge import join_layer_states, join_states
-from noetic_py.engine.provider_call import ProviderCall, RunCalls, Shown, check_reported
+from noetic_py.engine.provider_call import ProviderCall, RunCalls, Shown, check_reported, has_room
 from noetic_py.journal.values import Stored, dump_usage, read_usage
 from noetic_py.memory.history import paired
 from noetic_py.models.model import (
@@ -59,10 +59,8 @@ from noetic_py.tools.confidential import conceal, hidden_in
 
 if TYPE_CHECKING:
     from noetic_py.core.codec import Codec
-    from noetic_py.core.view import View
     from noetic_py.engine.state import Run
     from noetic_py.memory.layer import AnyLayer
-    from noetic_py.memory.projector import Projector
     from noetic_py.tools.definition import AnyTool
 
 
@@ -109,12 +107,10 @@ async def run_answer(ask: RoundRequest, frame: Frame) -> ModelResponse:
         cache_key=_cache_key(x.thread_id),
         metadata=known_of(x.run),
     )
-    make = project if x.has_layers else project_if_long
-    made = await make(frame, ask.spec, ask.model, request, whole)
-    if made is None:
+    if not x.has_layers and has_room(frame, ask.spec, ask.model, request):
         response = await _response(frame, ask, Shown(whole), request)
     else:
-        response = await _with_view(frame, ask, request, *made)
+        response = await _with_view(frame, ask, request, whole)
     if x.has_layers or x.run.dispatches_hooks:
         # They may have put calls into the answer.
         response = _fresh(frame, response)
@@ -183,10 +179,9 @@ async def _asked(frame: Frame, ask: RoundRequest, shown: Shown, request: ModelRe
             CALLS.reset(token)
 
 
-async def _with_view(
-    frame: Frame, ask: RoundRequest, request: ModelRequest, view: View, projector: Projector
-) -> ModelResponse:
+async def _with_view(frame: Frame, ask: RoundRequest, request: ModelRequest, history: ItemView) -> ModelResponse:
     """Show the model a view of the conversation, and show the layers the answer first."""
+    view, projector = await project(frame, ask.spec, ask.model, request, history)
     request = evolve(request, items=view.items, stable=view.stable)
     response = await _response(frame, ask, Shown(view.items, view.tokens), request)
     keep_view(frame, projector, response.usage)
@@ -259,6 +254,8 @@ def _fresh(frame: Frame, response: ModelResponse) -> ModelResponse:
 
 def _confidential(response: ModelResponse, ask: RoundRequest) -> ModelResponse:
     """The answer with masks for secret arguments; only the tool sees what was sent."""
+    if not any(tool.secret_parameters for tool in ask.tools.values()):
+        return response
     items: list[Item] = []
     for item in response.items:
         if isinstance(item, FunctionCall):
@@ -678,9 +675,9 @@ async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], ask: RoundRe
     """Run a round's calls, several at once; their outputs enter the conversation in the order of the calls."""
     tools = ask.tools
     called = [tools.get(call.name) for call in calls]
-    transfers = [index for index, tool in enumerate(called) if is_transfer(tool)]
-    for index, tool in enumerate(called):
-        if index in transfers[1:] and tool is not None:
+    if len(called) > 1:
+        transfers = [(index, tool) for index, tool in enumerate(called) if tool is not None and is_transfer(tool)]
+        for index, tool in transfers[1:]:
             called[index] = one_too_many(tool)
     requested: Sequence[RequestedCall] = [
         RequestedCall(

@@ -24,7 +24,7 @@ from noetic_py.engine.execute import call_from_body
 from noetic_py.engine.frame import Frame, Waiting, acting
 from noetic_py.engine.journaling import ledger
 from noetic_py.engine.journaling.run_history import request_of
-from noetic_py.engine.kind import Kind, Node, not_stored
+from noetic_py.engine.kind import Kind, Node
 from noetic_py.engine.kinds.output import misfit
 from noetic_py.errors import AnswerInvalid, ConfigError, Rejected, RequestExpired
 from noetic_py.journal.records import Answered, Pending
@@ -198,6 +198,4 @@ def answer_of(node: Node, codec: object = None) -> object:
     return None if node.answer is None else node.answer.value
 
 
-KINDS = (
-    Kind("ask", run_ask, declared=False, essence=lambda question: question.prompt, dump=not_stored, load=answer_of),
-)
+KINDS = (Kind("ask", run_ask, declared=False, essence=lambda question: question.prompt, stored=False, load=answer_of),)

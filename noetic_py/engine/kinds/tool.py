@@ -30,7 +30,7 @@ from noetic_py.engine.execute import execute
 from noetic_py.engine.fingerprint import fingerprint_of
 from noetic_py.engine.frame import Frame, failure_of, in_time, is_late
 from noetic_py.engine.journaling import ledger, replay
-from noetic_py.engine.kind import BodySegment, Kind, Node, not_stored
+from noetic_py.engine.kind import BodySegment, Kind, Node
 from noetic_py.engine.kinds.suspension import Request, answer_of, answer_to, check
 from noetic_py.engine.layers.lifecycle import after_tool_call, appended, before_tool_call, present
 from noetic_py.engine.telemetry import describe_result, describe_tool, record_failure
@@ -188,7 +188,7 @@ async def run_result(value: tuple[Wanted, str], frame: Frame) -> object:
     return answered.value
 
 
-_APPROVAL_KINDS = (Kind("result", run_result, declared=False, digested=False, dump=not_stored, load=answer_of),)
+_APPROVAL_KINDS = (Kind("result", run_result, declared=False, digested=False, stored=False, load=answer_of),)
 
 
 TOOL_CALL: AnyStep = Step(id="tool_call", kind="tool_call")
@@ -279,7 +279,7 @@ async def judge_all(frame: Frame, names: Sequence[str], calls: Sequence[Requeste
     """
     known = () if frame.node is None else frame.node.children
     if JUDGE.id not in known:
-        if not present(frame, "before_tool_call"):
+        if not frame.x.has_layers or not present(frame, "before_tool_call"):
             return calls
         if any(name in known for name in names):
             # An earlier release has begun the round, in which each call is judged in its own step.
@@ -308,13 +308,18 @@ async def judge(frame: Frame, received: hooks.Received, states: LayerStates | No
         received: The call.
         states: For a call about which layers were asked before, their states of then.
     """
-    made = await hooks.before_tool(frame, received)
+    made = await hooks.before_tool(frame, received) if _is_hooked(frame, received.tool) else received
     if isinstance(made, Block):
         return Judged(received, refusal=made.message)
     if isinstance(made, FunctionCallOutput):
         return Judged(received, output=made)
     answer = await before_tool_call(frame, made, states) if frame.x.has_layers else (made, None)
     return Judged(made, refusal=answer) if isinstance(answer, str) else Judged(*answer)
+
+
+def _is_hooked(frame: Frame, tool: AnyTool | None) -> bool:
+    """Whether there may be hooks for calls of a tool: any of the run's, or the tool's own."""
+    return frame.x.run.dispatches_hooks or (tool is not None and bool(tool.hooks))
 
 
 async def _judged_now(frame: Frame, judged: Judged, states: LayerStates) -> Judged:
@@ -357,7 +362,8 @@ async def run_tool_call(value: RequestedCall, frame: Frame) -> FunctionCallOutpu
         failed, item = True, FunctionCallOutput(call_id=item.call_id, output=_too_large(call.name, error))
     frame.log.append(item)
     _ended(frame, item, failed)
-    hooks.cut_after(frame)
+    if frame.cuts_short is not None:
+        hooks.cut_after(frame)
     return item
 
 
@@ -413,7 +419,8 @@ async def _as_wanted(frame: Frame, value: RequestedCall, item: FunctionCallOutpu
     """An output as layers and hooks want the conversation to have it."""
     if frame.x.has_layers:
         item = await after_tool_call(frame, value.call, item)
-    item = await hooks.after_tool(frame, value.call, item, value.tool)
+    if _is_hooked(frame, value.tool):
+        item = await hooks.after_tool(frame, value.call, item, value.tool)
     if not frame.x.has_layers:
         return item
     items = await appended(frame, [item])
@@ -526,7 +533,7 @@ async def run_work(wanted: Wanted, frame: Frame) -> object:
         if error.what != "record size":
             raise
         raise errors.ToolFailed(_too_large(tool.name, error), tool=tool.name, path=frame.path) from error
-    if is_handoff(result):
+    if result.__class__ not in ATOMS and is_handoff(result):
         if not is_transfer(tool):
             raise undeclared(frame.at, result)
         hooks.hand_over(frame, result)
@@ -778,7 +785,7 @@ CALL = Kind(
     declared=False,
     apart=True,
     essence=_called_with,
-    dump=not_stored,
+    stored=False,
     load=_output_of,
     left=_outputs,
 )

@@ -11,7 +11,7 @@ from noetic_py.core.log import ItemView
 from noetic_py.core.view import View
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.layers.lifecycle import FAILED, call_hook, notify_children, present, report_failure
-from noetic_py.engine.provider_call import TOKEN_LIMITS, certainly_fits, ready_counter_of
+from noetic_py.engine.provider_call import ready_counter_of, room_for_answer
 from noetic_py.errors import LimitExceeded
 from noetic_py.journal.view_changes import view_change
 from noetic_py.memory.blocks import LayerBlock, as_items
@@ -22,14 +22,11 @@ from noetic_py.memory.view_state import projector_from, record_view
 from noetic_py.models.model import Model, ModelRequest, profile_of
 from noetic_py.steps.model import ModelSpec
 
-# The part of a window that is kept for the answer where no limit is given.
-_ANSWER_PART = 8
-
 
 async def project(
     frame: Frame, spec: ModelSpec, model: Model, request: ModelRequest, history: ItemView
 ) -> tuple[View, Projector]:
-    """Let the layers recall, and put together what the model is shown.
+    """Let the layers recall, and put together what the model is shown; without layers where there is no more room.
 
     Returns:
         The view, and the projector that has made it: the conversation's, once the model has answered.
@@ -37,8 +34,10 @@ async def project(
     Raises:
         LimitExceeded: What is never left out does not fit the model's window.
     """
-    projector = projector_from(frame.scope.view)
     head = await _head(spec, model, request)
+    if frame.scope.view is None and not frame.x.has_layers:
+        frame.scope.view = _before_that(head, history)
+    projector = projector_from(frame.scope.view)
     await notify_children(frame)
     blocks = await _recalled(frame, projector, head, history)
     deltas = await _deltas(frame, projector.stale(head, blocks))
@@ -48,25 +47,6 @@ async def project(
         frame.publish(ViewMade(frame.at, view))
     frame.x.last_layer_usage = view.usage
     return view, projector
-
-
-async def project_if_long(
-    frame: Frame, spec: ModelSpec, model: Model, request: ModelRequest, history: ItemView
-) -> tuple[View, Projector] | None:
-    """The same for a run without layers, `None` while the conversation certainly has room in the model's window.
-
-    Raises:
-        LimitExceeded: What is never left out does not fit the model's window.
-    """
-    window = profile_of(model).context_window
-    if window is None:
-        return None
-    if frame.scope.view is None:
-        most = window - _reserved(model, request, window)
-        if not frame.lease.limited(*TOKEN_LIMITS) and certainly_fits(frame.scope, spec, request, most):
-            return None
-        frame.scope.view = _before_that(await _head(spec, model, request), history)
-    return await project(frame, spec, model, request, history)
 
 
 def _before_that(head: RequestHead, history: ItemView) -> Projector | None:
@@ -107,7 +87,7 @@ def keep_view(frame: Frame, projector: Projector, usage: TokenUsage | None) -> N
 async def _head(spec: ModelSpec, model: Model, request: ModelRequest) -> RequestHead:
     """The fixed parts around the conversation, counted again only when they change."""
     counter, window = await ready_counter_of(model), profile_of(model).context_window
-    reserved = 0 if window is None else _reserved(model, request, window)
+    reserved = 0 if window is None else room_for_answer(model, request, window)
     head: RequestHead | None = spec.cache.get("head")
     known = None if head is None else (head.window, head.reserved, head.model)
     if (
@@ -122,12 +102,6 @@ async def _head(spec: ModelSpec, model: Model, request: ModelRequest) -> Request
             counter, request.instructions, request.tools, request.output, window, reserved, model.name
         )
     return head
-
-
-def _reserved(model: Model, request: ModelRequest, window: int) -> int:
-    """Tokens of a window that are kept for the answer."""
-    longest = request.settings.get("max_output_tokens") or profile_of(model).max_output_tokens or window
-    return min(longest, window // _ANSWER_PART)
 
 
 def _same(one: Sequence[object], other: Sequence[object]) -> bool:
