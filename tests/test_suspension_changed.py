@@ -311,7 +311,7 @@ async def test_a_request_of_an_older_version_takes_no_changes() -> None:
     backend, paid = InMemoryBackend(), list[Any]()
     flow, model = agent(payment(paid)), calls("pay", amount=500, to="Eve")
     request = await waits(backend, flow, model)
-    from noetic_py.engine.hooks import check_changed
+    from noetic_py.tools.calls import check_changed
 
     answer = request.approve(arguments={"amount": 1, "to": "Bob"})
     old = Pending(request.path, "approval", request.key, "", tool="pay", arguments='{"amount":500,"to":"Eve"}')
@@ -323,7 +323,7 @@ async def test_rules_of_a_later_version_let_no_change_pass() -> None:
     backend, paid = InMemoryBackend(), list[Any]()
     flow, model = agent(payment(paid)), calls("pay", amount=500, to="Eve")
     request = await waits(backend, flow, model, memory=Careful())
-    from noetic_py.engine.hooks import check_changed
+    from noetic_py.tools.calls import check_changed
 
     (record,) = [each for each in await read_journal(backend, "r", PlainCodec()) if isinstance(each, Pending)]
     assert record.rules

@@ -36,7 +36,7 @@ from noetic_py.core.secrets import NOT_KEPT, Secret
 from noetic_py.core.values import copy_value, is_mapping
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
 from noetic_py.redaction import MASK, NOT_SHOWN
-from noetic_py.tools.confidential import secret_parameters
+from noetic_py.tools.calls import secret_parameters
 
 if TYPE_CHECKING:
     from noetic_py.tools.schema import SchemaCheck

@@ -559,7 +559,7 @@ class Tool(Generic[P, O_co, M_contra, S_contra]):
         found = self._lazy.arguments
         if found is None:
             from noetic_py.tools.arguments import SchemaArguments, model_arguments
-            from noetic_py.tools.confidential import secret_parameters
+            from noetic_py.tools.calls import secret_parameters
 
             if self._schema is None:
                 found = model_arguments(self._signature, self._docs, tool=self.name, strict=self.strict)

@@ -22,7 +22,7 @@ from noetic_py.core.items import JsonValue
 from noetic_py.core.values import is_dict, is_list
 from noetic_py.errors import ConfigError
 from noetic_py.tools.arguments import dotted
-from noetic_py.tools.confidential import beside, properties_of
+from noetic_py.tools.calls import beside, properties_of
 
 # Its stubs leave open what it returns.
 _extended: Callable[[Any, Mapping[str, Any]], Any] = validators.extend  # pyright: ignore[reportUnknownVariableType,reportUnknownMemberType]

@@ -17,7 +17,6 @@ from noetic_py.core.budget import NO_USAGE, TokenUsage, Usage
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.structure import dump
 from noetic_py.core.control import Answer, Control, PendingRequest, is_stream
-from noetic_py.engine.hooks import check_changed, plain
 from noetic_py.engine.journaling.deliveries import note_former_delivery
 from noetic_py.engine.journaling.fold import Begun, forget_failure, tree
 from noetic_py.engine.journaling.ledger import note_outcome
@@ -44,6 +43,7 @@ from noetic_py.journal.records import (
 )
 from noetic_py.journal.run_summary import PlainCodec, load_records
 from noetic_py.journal.values import Path, Stored
+from noetic_py.tools.calls import check_changed, plain
 
 if TYPE_CHECKING:
     from noetic_py.core.items import JsonValue

@@ -55,7 +55,7 @@ from noetic_py.models.model import (
 from noetic_py.models.wrapper import ModelWrapper
 from noetic_py.steps.handoff import HistoryFilter, is_transfer, one_too_many
 from noetic_py.steps.model import ModelSpec
-from noetic_py.tools.confidential import conceal, hidden_in
+from noetic_py.tools.calls import conceal, hidden_in
 
 if TYPE_CHECKING:
     from noetic_py.core.codec import Codec

@@ -9,7 +9,7 @@ from logging import ERROR, INFO
 from typing import Any
 
 import anyio
-from attrs import evolve, frozen
+from attrs import asdict, evolve, frozen
 
 from noetic_py import errors
 from noetic_py.context.hooks import Block
@@ -21,7 +21,7 @@ from noetic_py.core.budget import NOTHING_USED
 from noetic_py.core.codec.wire import MAX_ITEM_BYTES, check_size
 from noetic_py.core.diagnostics import log
 from noetic_py.core.events import Emitted, ToolFinished, ToolStarted
-from noetic_py.core.items import FunctionCall, FunctionCallOutput
+from noetic_py.core.items import FunctionCall, FunctionCallOutput, InputText
 from noetic_py.core.state import LayerStates
 from noetic_py.core.values import ATOMS, copy_value
 from noetic_py.engine import hooks
@@ -32,13 +32,16 @@ from noetic_py.engine.frame import Frame, failure_of, in_time, is_late
 from noetic_py.engine.journaling import ledger, replay
 from noetic_py.engine.kind import BodySegment, Kind, Node
 from noetic_py.engine.kinds.suspension import Request, answer_of, answer_to, check
+from noetic_py.engine.layers.handles import Live
 from noetic_py.engine.layers.lifecycle import after_tool_call, appended, before_tool_call, present
 from noetic_py.engine.telemetry import describe_result, describe_tool, record_failure
+from noetic_py.memory.layer import AnyLayer, answers
 from noetic_py.memory.routing import inject_layer, is_routed, receipt, route, unrouted
+from noetic_py.redaction import redact
 from noetic_py.steps.handoff import is_handoff, is_transfer, undeclared
 from noetic_py.steps.tool import ToolSpec, is_of_step
 from noetic_py.tools import MISSING, RunBinding, render_output, set_run_binding
-from noetic_py.tools.confidential import conceal
+from noetic_py.tools.calls import Received, conceal, plain
 from noetic_py.tools.definition import AnyTool
 
 # The work of a tool as a step of its own: one that takes long is not started twice, and one that may be done only once
@@ -69,7 +72,7 @@ class Wanted:
 
     tool: AnyTool
     call_id: str
-    received: hooks.Received
+    received: Received
 
     @property
     def arguments(self) -> str:
@@ -79,7 +82,7 @@ class Wanted:
     @property
     def plain(self) -> str:
         """The arguments as they were sent, as JSON text that is the same for the same ones, and for no others."""
-        return hooks.plain(self.received.sent.arguments)
+        return plain(self.received.sent.arguments)
 
     def approval(self, why: str) -> Request:
         """The essence of the request: an answer is for this call, these arguments and this code."""
@@ -89,10 +92,10 @@ class Wanted:
 
     def is_what_was(self, approved: str) -> bool:
         """Whether the tool will receive what a request has shown; that of an older version has shown what was sent."""
-        return hooks.plain(approved) in (hooks.plain(self.arguments), self.plain)
+        return plain(approved) in (plain(self.arguments), self.plain)
 
 
-def as_asked(frame: Frame, call_id: str, received: hooks.Received) -> hooks.Received:
+def as_asked(frame: Frame, call_id: str, received: Received) -> Received:
     """A call that goes on after a request for it: with what that has shown, also where a default is new each time."""
     asked = None if frame.node is None or frame.node.asked is None else frame.node.asked[0]
     if asked is None or received.tool is None or asked.arguments == received.call.arguments:
@@ -118,7 +121,7 @@ async def refused(frame: Frame, wanted: Wanted, asks: str | None) -> str | None:
     """
     if asks is None and not await _needs_approval(frame, wanted.tool, wanted.received.call):
         return None
-    request = evolve(wanted.approval(asks or ""), rules=hooks.rules_for(frame, wanted.tool))
+    request = evolve(wanted.approval(asks or ""), rules=_rules_for(frame, wanted.tool))
     try:
         answered = await answer_to(frame, request)
         asked = None if frame.node is None else frame.node.asked
@@ -129,7 +132,42 @@ async def refused(frame: Frame, wanted: Wanted, asks: str | None) -> str | None:
     return answered.reason if answered.decision == "rejected" else None
 
 
-async def with_changed(frame: Frame, wanted: Wanted, received: hooks.Received, asks: str | None) -> Wanted:
+def _rules_for(frame: Frame, tool: AnyTool) -> list[dict[str, object]] | None:
+    """The rules of permission layers for a call's tool, so that an answer can be checked without the flow's code."""
+    found: list[dict[str, object]] = []
+    for layer in frame.x.layers.by_id.values():
+        if answers(type(layer), "call_rules") and layer.id in frame.scope.layer_states:
+            bound: AnyLayer = layer.bound(Live(frame, layer, reads=True))
+            said = bound.call_rules()
+            if said is not None:
+                rules, otherwise = said
+                found.append({"rules": [asdict(each) for each in rules], "otherwise": otherwise})
+    return found or None
+
+
+def _changed_arguments(frame: Frame, asked: Received) -> str | None:
+    """The arguments that a call was approved with, as JSON text; `None` where the tool receives the same with them."""
+    answer = None if frame.node is None else frame.node.answer
+    if answer is None or answer.decision != "approved" or answer.arguments is None:
+        return None
+    other = Received(asked.tool, evolve(asked.sent, arguments=answer.arguments), asked.given)
+    return None if plain(other.call.arguments) == plain(asked.call.arguments) else answer.arguments
+
+
+def _with_changed_arguments(arguments: str, output: Any, *, made: bool = True) -> Any:
+    """The output of a call that was approved with other arguments than the model's, so that the model knows of them.
+
+    Args:
+        arguments: What it was approved with.
+        output: What came of it.
+        made: Whether the tool was called.
+    """
+    what = "and was made with these" if made else "but was not made with these"
+    note = redact(f"The call was approved with other arguments, {what}: {arguments}")
+    return f"{note}\n{output}" if isinstance(output, str) else (InputText(text=note), *output)
+
+
+async def with_changed(frame: Frame, wanted: Wanted, received: Received, asks: str | None) -> Wanted:
     """A call with the arguments that its approval has given; what the tool does not take is asked for anew.
 
     Args:
@@ -144,7 +182,7 @@ async def with_changed(frame: Frame, wanted: Wanted, received: hooks.Received, a
     try:
         received.check()
     except errors.ToolArgumentsInvalid as error:
-        request = evolve(wanted.approval(asks or ""), rules=hooks.rules_for(frame, wanted.tool))
+        request = evolve(wanted.approval(asks or ""), rules=_rules_for(frame, wanted.tool))
         await answer_to(frame, request, problem=error.message)
         raise
     return Wanted(wanted.tool, wanted.call_id, received)
@@ -207,7 +245,7 @@ class Judged:
         output: The output that a hook gives in place of the tool's.
     """
 
-    received: hooks.Received
+    received: Received
     asks: str | None = None
     refusal: str | None = None
     output: FunctionCallOutput | None = None
@@ -230,7 +268,7 @@ class Judged:
         call = value.call if sent is None else evolve(value.call, arguments=sent)
         shown = call.arguments if shown is None else shown
         # A default may be new each time.
-        received = hooks.Received(value.tool, call, value.given).as_shown(shown)
+        received = Received(value.tool, call, value.given).as_shown(shown)
         if refusal is None and output is None and received.call.arguments != shown and received.fits:
             return None
         return cls(received, asks, refusal, output)
@@ -261,9 +299,9 @@ class RequestedCall:
     again: bool = False
 
     @property
-    def received(self) -> hooks.Received:
+    def received(self) -> Received:
         """The call as the tool would receive it."""
-        return hooks.Received(self.tool, self.call, self.given)
+        return Received(self.tool, self.call, self.given)
 
 
 async def judge_all(frame: Frame, names: Sequence[str], calls: Sequence[RequestedCall]) -> Sequence[RequestedCall]:
@@ -300,7 +338,7 @@ async def _judge(frame: Frame, value: RequestedCall, name: str) -> RequestedCall
     return evolve(value, judged=judged, before=before, again=not found)
 
 
-async def judge(frame: Frame, received: hooks.Received, states: LayerStates | None = None) -> Judged:
+async def judge(frame: Frame, received: Received, states: LayerStates | None = None) -> Judged:
     """Ask hooks, and then layers, what becomes of a call.
 
     Args:
@@ -472,16 +510,16 @@ async def _called(frame: Frame, value: RequestedCall, judged: Judged) -> Any:
     refusal = await refused(frame, wanted, asks) if may_ask(frame, tool, asks) else None
     if refusal is not None:
         return f"The call was rejected: {refusal}" if refusal else "The call was rejected."
-    changed = hooks.changed_arguments(frame, wanted.received)
+    changed = _changed_arguments(frame, wanted.received)
     if changed is None:
         return await _done(frame, wanted)
     made = await _rejudged(frame, wanted, value, asks, changed)
     if not isinstance(made, Wanted):
-        return hooks.with_changed_arguments(changed, made, made=False)
+        return _with_changed_arguments(changed, made, made=False)
     try:
-        return hooks.with_changed_arguments(changed, await _done(frame, made))
+        return _with_changed_arguments(changed, await _done(frame, made))
     except (errors.ToolError, errors.ModelRetry) as error:
-        error.message = hooks.with_changed_arguments(changed, error.message)
+        error.message = _with_changed_arguments(changed, error.message)
         raise
 
 
@@ -489,7 +527,7 @@ async def _rejudged(
     frame: Frame, wanted: Wanted, value: RequestedCall, asks: str | None, arguments: str
 ) -> Wanted | Any:
     """The call with the arguments of its approval, as hooks and layers let it be made; or the text for the model."""
-    received = hooks.Received(wanted.tool, evolve(value.call, arguments=arguments), value.given)
+    received = Received(wanted.tool, evolve(value.call, arguments=arguments), value.given)
     judged = await judge(frame, received, value.before)
     if judged.refusal is not None:
         return judged.refusal
@@ -507,10 +545,10 @@ async def _done(frame: Frame, wanted: Wanted) -> object:
     return await run_work(wanted, frame)
 
 
-def _note_received(frame: Frame, received: hooks.Received) -> None:
+def _note_received(frame: Frame, received: Received) -> None:
     """The journal says what the tool receives, where that is not what was sent."""
     text = received.call.arguments
-    if hooks.plain(text) != hooks.plain(received.sent.arguments) and replay.recorded(frame, "arguments") != text:
+    if plain(text) != plain(received.sent.arguments) and replay.recorded(frame, "arguments") != text:
         ledger.decided(frame, "arguments", text)
 
 
@@ -714,13 +752,13 @@ async def _waited_for(frame: Frame, tool: AnyTool, args: object, values: dict[st
 def _wanted(frame: Frame, tool: AnyTool, args: object, values: dict[str, object]) -> Wanted:
     call = FunctionCall(name=tool.wire_name, arguments=json.dumps(args, default=repr))
     call = conceal(call, tool.secret_parameters)
-    return Wanted(tool, "", as_asked(frame, "", hooks.Received(tool, call, values=values)))
+    return Wanted(tool, "", as_asked(frame, "", Received(tool, call, values=values)))
 
 
-def _changed(frame: Frame, wanted: Wanted) -> hooks.Received | None:
+def _changed(frame: Frame, wanted: Wanted) -> Received | None:
     """The call with the arguments that its approval has given, where these are others."""
-    changed = hooks.changed_arguments(frame, wanted.received)
-    return None if changed is None else hooks.Received(wanted.tool, evolve(wanted.received.sent, arguments=changed))
+    changed = _changed_arguments(frame, wanted.received)
+    return None if changed is None else Received(wanted.tool, evolve(wanted.received.sent, arguments=changed))
 
 
 async def reconcile_work(frame: Frame, wanted: Wanted) -> object:
@@ -738,7 +776,7 @@ async def reconcile_step(frame: Frame, value: object) -> object:
     return await _reconciled(frame, spec.tool, _changed(frame, wanted) or wanted.received)
 
 
-async def _reconciled(frame: Frame, tool: AnyTool, received: hooks.Received) -> object:
+async def _reconciled(frame: Frame, tool: AnyTool, received: Received) -> object:
     if tool.reconcile is None:
         return NOT_DONE
     result = await call_apart(frame, tool.reconcile, copy_value(received.values), frame.read_only())

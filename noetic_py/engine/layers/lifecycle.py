@@ -23,7 +23,6 @@ from noetic_py.core.state import LayerStates, class_of
 from noetic_py.core.values import copy_private
 from noetic_py.engine.execute import execute
 from noetic_py.engine.frame import Frame, failure_of, is_late
-from noetic_py.engine.hooks import Received
 from noetic_py.engine.journaling.fold import CLOSE, OPEN
 from noetic_py.engine.journaling.ledger import discarded
 from noetic_py.engine.layers.handles import Live
@@ -45,6 +44,7 @@ from noetic_py.memory.layer import (
     merges,
 )
 from noetic_py.models.model import ModelResponse
+from noetic_py.tools.calls import Received
 
 
 class _Failed(Enum):
