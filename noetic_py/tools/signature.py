@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
-from functools import partial
+from functools import cached_property, partial
 from types import FrameType, NoneType, UnionType
 from typing import Annotated, Any, Final, Generic, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
@@ -188,17 +188,16 @@ class Signature:
         context: The name of the context parameter, `None` without one.
         parameters: All others, in order.
         names: Where annotations are evaluated: the globals of the function.
-        plain: Whether the caller fills everything.
     """
 
     source: inspect.Signature
     context: str | None
     parameters: tuple[Parameter, ...]
     names: dict[str, object]
-    plain: bool = field(init=False)
 
-    @plain.default
-    def _is_plain(self) -> bool:
+    @cached_property
+    def plain(self) -> bool:
+        """Whether the caller fills everything."""
         return self.context is None and all(p.role == "model" for p in self.parameters)
 
     @property
