@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from noetic_py import Harness, InMemoryBackend, Message, RunResult, StateBag, errors, sequence, step
+from noetic_py import Context, Harness, InMemoryBackend, Message, RunResult, StateBag, errors, sequence, step
+from noetic_py.engine.journaling import fold
+from noetic_py.engine.journaling.fold import items_below
+from noetic_py.engine.kinds import KINDS
 from noetic_py.testing import (
     FaultyBackend,
     Observations,
@@ -107,6 +110,39 @@ async def test_a_flow_that_does_something_else_is_noticed() -> None:
         )
     with pytest.raises(AssertionError, match="steps"):
         assert_expected_outcome(program, seen, result)
+
+
+async def test_the_conversation_of_a_completed_run_is_what_its_journal_says() -> None:
+    compared = 0
+    for seed in range(40):
+        program, seen = random_program(seed), Observations()
+        backend = FaultyBackend(InMemoryBackend(), dies_at=3, when="after")
+        async with Harness(plugins=(), checkpoints=backend) as harness:
+            with backend.outlived():
+                result = await run(program, seen, harness, run_id="r")
+        async with Harness(plugins=(), checkpoints=backend) as harness:
+            if backend.dead:
+                backend.revive()
+                flow = program.flow(Observations())
+                result = await harness.resume("r", flow, state_type=program.state_type, on_error="result")
+            journal = await harness.runs.journal("r")
+        if result.status == "completed":
+            said = [item for item in result.new_items if not item.id.endswith("-closed")]
+            compared += bool(said)
+            assert said == items_below(journal, KINDS, ())
+    assert compared >= 10
+
+
+async def test_items_of_a_completed_run_are_read_without_its_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    @step
+    async def say(x: int, ctx: Context) -> int:
+        ctx.items.append(Message.assistant(f"{x}"))
+        return x + 1
+
+    async with Harness(plugins=()) as harness:
+        result = await harness.run(sequence(say, say), 1)
+    monkeypatch.setattr(fold, "tree", None)
+    assert [item.text for item in result.items if isinstance(item, Message)] == ["1", "2"]
 
 
 async def test_a_run_that_died_comes_out_as_foretold() -> None:

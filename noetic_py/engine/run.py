@@ -473,7 +473,6 @@ async def _result(run: Run, x: Execution, plan: RunPlan, history: ItemLog, endin
         output, stop, error, status, reason, loop_stop = no_value(), None, failed, "failed", failed.message, None
     why = "" if reason is None else f": {reason}"
     log("runs", INFO, "run %s of %s ended: %s%s", run.run_id, plan.step.id, status, why, where=Where(run.run_id))
-    journal = run.journal
     if error is not None and run.tracer is not None:
         record_failure(current_span(), error, str(error))
     broken = error if error is not None else None if stop is None else stop.error
@@ -483,10 +482,14 @@ async def _result(run: Run, x: Execution, plan: RunPlan, history: ItemLog, endin
     cause, kinds = (() if broken is None else broken.path), run.kinds
     said = _left_unsaid(run, plan, len(history), status)
     plan.scope.log.extend(said)
+    # Of a run that was stopped or has failed, the conversation may hold more than was committed.
+    whole = plan.scope.log.fork() if status == "completed" and stop is None else None
+    journal = run.journal if whole is None else ()
 
     def transcript() -> Transcript:
-        log = history.fork()
-        log.extend(items_below(journal, kinds, (), cause) or said)
+        log = history.fork() if whole is None else whole
+        if whole is None:
+            log.extend(items_below(journal, kinds, (), cause) or said)
         # Its open requests are listed beside it.
         why = "it waits for an answer" if status == "suspended" else reason
         view = log.rendered(f"{status}: {why}" if why else status)
