@@ -21,10 +21,9 @@ from noetic_py.context.read import ContextScope, Services
 from noetic_py.context.step import AnyStep, Step, awaited, box_of, require_step
 from noetic_py.core.budget import Budget, BudgetLease
 from noetic_py.core.control import AnyResult, Checkpoint, Partial, RunResult, SessionKey, check_callers_id
-from noetic_py.core.diagnostics import HIDING, LostCalls, must_enter
+from noetic_py.core.diagnostics import HIDING, LostCalls, known_keywords, must_enter
 from noetic_py.core.memory import Memory
 from noetic_py.core.runtime import SYSTEM, Runtime
-from noetic_py.core.spelling import known_keywords
 from noetic_py.core.state import StateBag, class_of
 from noetic_py.core.types import M, M_co, R, S, T
 from noetic_py.engine.frame import failure_of, lost_task

@@ -18,7 +18,7 @@ import pluggy
 from attrs import evolve, frozen
 from typing_extensions import TypeIs
 
-from noetic_py.core.spelling import nearest
+from noetic_py.core.diagnostics import nearest
 from noetic_py.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 from attrs import frozen
 
+from noetic_py.core.diagnostics import nearest
 from noetic_py.core.runtime import SYSTEM, Runtime
-from noetic_py.core.spelling import nearest
 from noetic_py.core.types import T
 from noetic_py.errors import ConfigError, ModelNotFound, PluginError
 from noetic_py.hookspecs import PROJECT, HookCalls, Hooks, LoadedPlugin, Registry, hookimpl, registry_of

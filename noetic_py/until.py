@@ -14,7 +14,7 @@ from typing_extensions import TypeVar
 from noetic_py.context.context import AnyContext
 from noetic_py.context.read import StepMeta
 from noetic_py.core.budget import TokenUsage
-from noetic_py.core.spelling import text_or_none
+from noetic_py.core.diagnostics import text_or_none
 from noetic_py.errors import ConfigError
 
 __all__ = [

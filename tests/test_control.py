@@ -35,7 +35,7 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.core.control import Transcript, no_value
+from noetic_py.core.control import NO_VALUE, Transcript
 from noetic_py.errors import Aborted, BudgetExceeded, Interrupted, NoeticError, StepFailed
 from noetic_py.testing import ScriptedModel, VirtualRuntime
 
@@ -591,7 +591,7 @@ def test_a_result_without_a_value_says_why_it_has_none(
     result: RunResult[str, StateBag] = RunResult(
         run_id="r",
         status=status,
-        output=no_value(),
+        output=NO_VALUE,
         state=StateBag(),
         usage=TokenUsage(),
         cost=None,

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.checkpoints.memory import InMemoryBackend
+from noetic_py.core.diagnostics import nearest
 from noetic_py.core.runtime import SYSTEM, Runtime
-from noetic_py.core.spelling import nearest
 from noetic_py.errors import ConfigError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9-]+):")

@@ -141,7 +141,7 @@ def example(name: str, folder: Path) -> int:
     """
     found = _examples()
     if name not in found:
-        from noetic_py.core.spelling import nearest
+        from noetic_py.core.diagnostics import nearest
 
         near = nearest(name, found)
         hint = f"did you mean {near!r}? " if near else ""

@@ -21,8 +21,7 @@ from noetic_py.context.hooks import AnyHook, read_hooks, read_tags
 from noetic_py.context.protocol import CURRENT
 from noetic_py.context.read import AnyReadContext
 from noetic_py.core.budget import Budget
-from noetic_py.core.diagnostics import LOST, AwaitedCall, where_defined
-from noetic_py.core.spelling import known_keywords, unknown_keyword
+from noetic_py.core.diagnostics import LOST, AwaitedCall, known_keywords, unknown_keyword, where_defined
 from noetic_py.core.types import A, B, I_contra, M, M_contra, O_co, R, Replay, S, S_contra, T
 from noetic_py.core.values import copy_value
 from noetic_py.errors import ConfigError, NoContextError

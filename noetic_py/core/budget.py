@@ -19,7 +19,7 @@ import anyio
 from attrs import define, field, frozen
 
 from noetic_py.core.allowance import BudgetLimits, BudgetUsed, Remaining, by_dimension
-from noetic_py.core.spelling import known_keywords
+from noetic_py.core.diagnostics import known_keywords
 from noetic_py.errors import BudgetExceeded, ConfigError
 
 __all__ = ["MOST", "NOTHING_USED", "NO_USAGE", "TokenUsage", "Usage", "problem_of"]

@@ -9,14 +9,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias
 
 from attrs import field, frozen
 
 from noetic_py import errors
 from noetic_py.core.budget import NOTHING_USED, TokenUsage, Usage
-from noetic_py.core.diagnostics import HIDING
-from noetic_py.core.spelling import text_or_none
+from noetic_py.core.diagnostics import HIDING, text_or_none
 from noetic_py.core.types import O_co, S_co, T
 from noetic_py.core.values import is_mapping
 from noetic_py.redaction import html_table, without_secrets
@@ -568,9 +567,8 @@ class RunResult(Generic[O_co, S_co]):
         return html_table([(name, text) for name, text in rows.items() if text is not None])
 
 
-def no_value() -> object:
-    """The mark for 'there is no output', which `None` is not."""
-    return _MISSING
+NO_VALUE: Final[object] = _MISSING
+"""The mark for 'there is no output', which `None` is not."""
 
 
 AnyResult: TypeAlias = RunResult[Any, Any]

@@ -22,7 +22,7 @@ from noetic_py.context.step import AnyStep, Step, require_step
 from noetic_py.context.step import frame as frame_name
 from noetic_py.core.budget import Budget, BudgetLease
 from noetic_py.core.codec.structure import dump, parse
-from noetic_py.core.control import AnyResult, Checkpoint, Control, RunResult, RunStatus, Transcript, no_value
+from noetic_py.core.control import NO_VALUE, AnyResult, Checkpoint, Control, RunResult, RunStatus, Transcript
 from noetic_py.core.diagnostics import Where, log, warn
 from noetic_py.core.log import ItemLog
 from noetic_py.core.memory import Memory
@@ -203,7 +203,7 @@ class Detached:
         try:
             output = await run_child(self.child, root, spec, self._value)
             # The journal has no form of a value that there is not: that it was wrapped up without one says it.
-            return None if output is no_value() else output
+            return None if output is NO_VALUE else output
         finally:
             self.child.over = True
             self.child.frame = None
@@ -212,7 +212,7 @@ class Detached:
 
     async def carry(self) -> None:
         """The task: run the step to its end, and wake the waiters."""
-        output, error = no_value(), None
+        output, error = NO_VALUE, None
         try:
             with self.cancel_scope:
                 # Work that was cancelled before its start does not start.
@@ -242,7 +242,7 @@ class Detached:
         if asked is not None:
             reason = asked.reason
             if output is None and asked.rule.wraps_up and _has_no_value(valid, self.path):
-                output = no_value()
+                output = NO_VALUE
         if self.waiting:
             status, reason = "suspended", "it waits for an answer"
         if status == "failed":
@@ -360,7 +360,7 @@ def _ending(
 ) -> tuple[RunStatus, str | None]:
     """How it ended, and why; an abort below it that was not handled is a failure like any other."""
     if error is None:
-        return ("completed", None) if output is not no_value() else ("cancelled", "what started it has ended")
+        return ("completed", None) if output is not NO_VALUE else ("cancelled", "what started it has ended")
     if stop is not None:
         return stop.status, stop.reason
     if isinstance(error, Aborted) and error.path == path:

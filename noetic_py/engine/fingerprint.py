@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import attrs
 from typing_extensions import TypeIs
 
-from noetic_py.channels import is_channel
+from noetic_py.channels import Channel
 from noetic_py.checkpoints.checks import check_descriptors
 from noetic_py.context.step import AnyStep, Retry, children_of, entry_of, exit_of, function_of, is_step
 from noetic_py.core.codec import Codec
@@ -264,7 +264,8 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 _KNOWN: WeakKeyDictionary[AnyStep, str] = WeakKeyDictionary()
-_PLAIN = (str, int, float, bool, bytes, type(None), Decimal)
+_SPELLED: tuple[type[object], ...] = (str, int, float, bool, bytes, type(None), Decimal, Enum, Channel)
+"""Values whose `repr` says what they are."""
 
 
 def fingerprint(step: AnyStep) -> str:
@@ -333,7 +334,7 @@ def _of(value: object) -> Iterator[str]:
     """The parts of a definition, one after the other."""
     if is_step(value):
         yield fingerprint(value)
-    elif isinstance(value, (*_PLAIN, Enum)) or is_channel(value):
+    elif isinstance(value, _SPELLED):
         yield repr(value)
     elif isinstance(value, type) or _is_alias(value):
         yield value.__qualname__ if isinstance(value, type) else repr(value)

@@ -14,7 +14,7 @@ from attrs import evolve, frozen
 from noetic_py.context.read import ContextScope
 from noetic_py.context.step import AnyStep, SequenceSpec, Step, asks_model
 from noetic_py.core.budget import Budget, BudgetLease
-from noetic_py.core.control import AnyResult, Checkpoint, Control, LoopStop, RunResult, RunStatus, Transcript, no_value
+from noetic_py.core.control import NO_VALUE, AnyResult, Checkpoint, Control, LoopStop, RunResult, RunStatus, Transcript
 from noetic_py.core.diagnostics import Where, log, trim
 from noetic_py.core.events import RunFinished
 from noetic_py.core.events import RunStarted as RunStartedEvent
@@ -106,12 +106,12 @@ async def run_flow(run: Run, plan: RunPlan) -> AnyResult:
     except BaseException as cancelled:
         failure = failure_of(cancelled)
         if failure is not None:
-            broken = _Ending(no_value(), None, as_error(root, failure))
+            broken = _Ending(NO_VALUE, None, as_error(root, failure))
             return await _result(run, x, plan, history, broken, now)
         reason = "cancelled from outside" if x.stop is None else x.stop.reason
         _discard_wrap_up(root, again=root.wrap_up is not None)
         restore(root)
-        left = _Ending(no_value(), Control("cancel", reason=reason), None)
+        left = _Ending(NO_VALUE, Control("cancel", reason=reason), None)
         with anyio.CancelScope(shield=True):
             await close_layers(x, root)
             run.left = await _result(run, x, plan, history, left, now)
@@ -223,7 +223,7 @@ async def _attempt(
     """Run the flow; what comes out is its output, what stopped it, or what broke it."""
     run = x.run
     left, limit = _seconds(x, plan, lease) or (None, 0.0)
-    output: object = no_value()
+    output: object = NO_VALUE
     if left is not None:
         if left <= 0:
             restore(root, wrapped=False)
@@ -237,22 +237,22 @@ async def _attempt(
     except Waiting:
         if x.stop is None:
             restore(root, wrapped=False)
-            return no_value(), Control("suspend"), None
+            return NO_VALUE, Control("suspend"), None
     except Exception as error:  # noqa: BLE001 # it becomes the result's error
         if x.stop is None:
             failure = as_error(root, error)
             settle_failure(root, failure, wrapped=False)
             if isinstance(failure, BudgetExceeded):
                 control = Control("budget", reason=str(failure.message), path=failure.path, error=failure)
-                return no_value(), control, None
-            return no_value(), None, failure
+                return NO_VALUE, control, None
+            return NO_VALUE, None, failure
     if x.stop is None and (x.cancel_scope.cancelled_caught or is_late(x.cancel_scope)):
         x.out_of_time(limit)
     stop = x.stop
     if stop is None:
         return output, None, None
     restore(root, wrapped=_is_over(x.run))
-    return (stop.value if stop.rule.completes else no_value()), stop, None
+    return (stop.value if stop.rule.completes else NO_VALUE), stop, None
 
 
 def _is_over(run: Run) -> bool:
@@ -319,21 +319,21 @@ async def _wrapped_up(
         return (value := value_so_far(x.run, plan.step)), _giving(stop, value), None
     if recorded(root, VALUELESS) is not NOTHING:
         restore(root)
-        return no_value(), stop, None
+        return NO_VALUE, stop, None
     x.wraps = True
     output, error = await _wrap_up(x, root, step, lease, None)
     if x.stop is not None:
         # Stopped in another way meanwhile, and that holds.
         stop, error = x.stop, None
-        output = stop.value if stop.rule.completes else no_value()
-    elif output is no_value() and error is None:
+        output = stop.value if stop.rule.completes else NO_VALUE
+    elif output is NO_VALUE and error is None:
         note_valueless(x.run)
     return output, (_giving(stop, output) if error is None else None), error
 
 
 def _giving(stop: Control, output: object) -> Control:
     """A stop with the run's final value, for readers of the journal."""
-    return stop if output is no_value() else evolve(stop, value=output)
+    return stop if output is NO_VALUE else evolve(stop, value=output)
 
 
 async def _wrap_up(
@@ -341,7 +341,7 @@ async def _wrap_up(
 ) -> tuple[object, NoeticError | None]:
     """Run the wrap-up on the reserve; when even that fails, the run simply has no value, and why is given too."""
     if step is None:
-        return no_value(), None
+        return NO_VALUE, None
     x.ended()
     x.stop = None
     x.cancel_scope = anyio.CancelScope()
@@ -360,11 +360,11 @@ async def _wrap_up(
         if error is not None:
             # The run ends for its budget, and its result says nothing of the wrap-up.
             log("runs", ERROR, "the wrap-up failed: %s", failure.message, where=root.where, error=failure)
-        return no_value(), failure
+        return NO_VALUE, failure
     finally:
         # Its steps are the run's, and the run's result tells of them.
         reserve.close()
-    return no_value(), None
+    return NO_VALUE, None
 
 
 async def _end(
@@ -470,7 +470,7 @@ async def _result(run: Run, x: Execution, plan: RunPlan, history: ItemLog, endin
         await _end(run, status, reason, stop, waits)
     except CheckpointError as failed:
         # Uncommitted work has not happened: the run is not finished, whatever the flow returned.
-        output, stop, error, status, reason, loop_stop = no_value(), None, failed, "failed", failed.message, None
+        output, stop, error, status, reason, loop_stop = NO_VALUE, None, failed, "failed", failed.message, None
     why = "" if reason is None else f": {reason}"
     log("runs", INFO, "run %s of %s ended: %s%s", run.run_id, plan.step.id, status, why, where=Where(run.run_id))
     if error is not None and run.tracer is not None:

@@ -11,8 +11,8 @@ from noetic_py.access import current_principal
 from noetic_py.context.step import AnyStep, SequenceSpec
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.structure import dump
-from noetic_py.core.control import STOPS, Control, StopKind, StopRule, no_value
-from noetic_py.core.spelling import text_or_none
+from noetic_py.core.control import NO_VALUE, STOPS, Control, StopKind, StopRule
+from noetic_py.core.diagnostics import text_or_none
 from noetic_py.engine.fingerprint import expected_output
 from noetic_py.engine.journaling.fold import tree
 from noetic_py.engine.journaling.replay import output_of
@@ -230,7 +230,7 @@ def wrap_up_of(run: Run, flow: AnyStep, path: Path = ()) -> AnyStep | None:
 
 
 def value_so_far(run: Run, flow: AnyStep, path: Path = ()) -> object:
-    """The last value of the outermost loop that has one and would have given the flow's; `no_value()` without one.
+    """The last value of the outermost loop that has one and would have given the flow's; `NO_VALUE` without one.
 
     Args:
         run: The run.
@@ -247,7 +247,7 @@ def value_so_far(run: Run, flow: AnyStep, path: Path = ()) -> object:
                 value = _output(each, step.spec.body, run) if each.finished is not None else None
                 if value is not None:
                     return value
-    return no_value()
+    return NO_VALUE
 
 
 def _output(node: Node, step: AnyStep, run: Run) -> Any:

@@ -13,11 +13,10 @@ from attrs import field, frozen
 from typing_extensions import TypedDict
 
 from noetic_py.core.budget import MOST, TokenUsage
-from noetic_py.core.diagnostics import NOWHERE, Where
+from noetic_py.core.diagnostics import NOWHERE, Where, suggestion
 from noetic_py.core.items import Item, ItemBase, JsonValue
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.core.secrets import Secret
-from noetic_py.core.spelling import suggestion
 from noetic_py.core.values import is_mapping, size_of
 from noetic_py.errors import AnswerTooLarge, ConfigError, LimitExceeded, MissingExtra, RealModelRefused, UnknownKeyword
 

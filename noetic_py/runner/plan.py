@@ -18,13 +18,12 @@ from noetic_py.context.step import AnyStep, is_seconds, require_step
 from noetic_py.context.unbound import UnboundEngine
 from noetic_py.core.budget import Budget
 from noetic_py.core.control import Answer, SessionKey, check_callers_id, is_stream
-from noetic_py.core.diagnostics import where_defined
+from noetic_py.core.diagnostics import unknown_keyword, where_defined
 from noetic_py.core.events import Bus
 from noetic_py.core.items import Item, ItemBase, JsonValue
 from noetic_py.core.log import ItemLog, admit
 from noetic_py.core.memory import Memory
 from noetic_py.core.runtime import Trace, metrics, records_content, tracer
-from noetic_py.core.spelling import unknown_keyword
 from noetic_py.core.state import Attributes, StateBag
 from noetic_py.core.types import Durability, OnDiverge
 from noetic_py.core.values import copy_value

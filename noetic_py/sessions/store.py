@@ -640,11 +640,14 @@ class SessionStore:
         # A turn that others have written beside has not seen what stands before it now.
         alone = conversation.log.size == made.begun
         seen = made.view if alone else None
-        shown = decisive(recorded_of(seen).state) if seen is not None else conversation.view
+        shown, changed = conversation.view, None
+        if seen is not None:
+            shown = decisive(recorded_of(seen).state)
+            changed = view_change(conversation.view, shown)
         record = session_stream.ended(
             made.run_id, made.status, made.items, states, codec,
             branch=made.branch, said=made.said, cut=made.cut, back=made.back, took=took,
-            view=view_change(conversation.view, shown),
+            view=changed,
         )  # fmt: skip
         await self.write(lease, key, conversation, [record], codec, last=last)
         conversation.shown = (conversation.view, seen, made.counted if alone else None)

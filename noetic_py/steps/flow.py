@@ -13,7 +13,7 @@ from typing_extensions import override
 from noetic_py.context.context import Context
 from noetic_py.context.read import ReadContext
 from noetic_py.context.step import ADDED, AnyStep, HandOn, Spec, Step, check_id, in_sequence, require_step
-from noetic_py.core.spelling import known_keywords
+from noetic_py.core.diagnostics import known_keywords
 from noetic_py.core.types import A, B, C, D, E, K, M, O_co, R, S, ShareState, T
 from noetic_py.errors import ConfigError, NoeticError
 

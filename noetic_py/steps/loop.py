@@ -12,7 +12,7 @@ from noetic_py.channels import Channel, is_channel
 from noetic_py.channels.declared import AnyChannel
 from noetic_py.context.context import AnyContext, Context
 from noetic_py.context.step import ADDED, AnyStep, Spec, Step, check_id, is_seconds, is_whole, require_step
-from noetic_py.core.spelling import known_keywords
+from noetic_py.core.diagnostics import known_keywords
 from noetic_py.core.types import M, OnError, R, S, T
 from noetic_py.errors import ConfigError
 from noetic_py.steps.handoff import agent, asked_by_model

@@ -13,9 +13,8 @@ from noetic_py.context.hooks import Hook
 from noetic_py.context.read import ReadContext
 from noetic_py.context.step import AnyStep, Retry, Spec, Step, is_whole, read_options
 from noetic_py.core.budget import Budget
-from noetic_py.core.diagnostics import where_defined
+from noetic_py.core.diagnostics import known_keywords, where_defined
 from noetic_py.core.items import ModelInput
-from noetic_py.core.spelling import known_keywords
 from noetic_py.core.types import MD, SD, A, B, C, R
 from noetic_py.errors import ConfigError, ModelRetry
 from noetic_py.memory.layers.context_pool import CatalogueView

@@ -10,8 +10,8 @@ from typing_extensions import override
 
 from noetic_py.context.step import AnyStep, Spec, Step, check_id, read_options, require_step
 from noetic_py.core.budget import Budget
+from noetic_py.core.diagnostics import known_keywords
 from noetic_py.core.memory import Memory
-from noetic_py.core.spelling import known_keywords
 from noetic_py.core.types import M2, S2, M, R, S, Share, ShareItems, T
 from noetic_py.errors import ConfigError
 

@@ -30,10 +30,9 @@ from attrs import define, evolve, field, frozen
 from typing_extensions import TypedDict, Unpack
 
 from noetic_py.context.hooks import AnyHook, read_hooks, read_tags
-from noetic_py.core.diagnostics import warn
+from noetic_py.core.diagnostics import unknown_keyword, warn
 from noetic_py.core.items import ContentPart, FunctionCall, InputText, JsonValue, OutputText
-from noetic_py.core.secrets import is_secret
-from noetic_py.core.spelling import unknown_keyword
+from noetic_py.core.secrets import Secret
 from noetic_py.core.types import M, M_contra, O_co, P, R, Replay, S, S_contra
 from noetic_py.errors import CodecError, ConfigError, NoContextError, NoDescriptionWarning
 from noetic_py.redaction import MASK, redact
@@ -68,7 +67,7 @@ def render_output(value: object, *, tool: str) -> str | tuple[ContentPart, ...]:
         return (_shown(value),)
     if _is_content(value):
         return tuple(InputText(text=redact(part)) if isinstance(part, str) else _shown(part) for part in value)
-    if is_secret(value):
+    if isinstance(value, Secret):
         return MASK
     # Loaded by now, because the arguments of the call were checked with it.
     from pydantic_core import to_json
@@ -101,7 +100,7 @@ def _shown(part: ContentPart) -> ContentPart:
 
 
 def _fields(value: object) -> object:
-    if is_secret(value):
+    if isinstance(value, Secret):
         return MASK
     kind: type[object] = type(value)
     if not attrs.has(kind):

@@ -12,7 +12,7 @@ from typing_extensions import override
 from noetic_py.context.read import ContextScope, branch_at
 from noetic_py.context.step import AnyStep, Spec
 from noetic_py.core.budget import BudgetLease
-from noetic_py.core.control import Control, no_value
+from noetic_py.core.control import NO_VALUE, Control
 from noetic_py.core.log import ItemLog
 from noetic_py.core.state import NO_LAYER_STATES, StateBag
 from noetic_py.engine.execute import close_lease, execute, open_lease, open_wrap_up, restore, under_budget
@@ -135,7 +135,7 @@ async def _wrap_up(child: Execution, root: Frame, spec: SpawnSpec) -> object:
         return value_so_far(child.run, spec.step, root.at)
     if replay.recorded(root, VALUELESS) is not replay.NOTHING:
         restore(root)
-        return no_value()
+        return NO_VALUE
     child.wraps = True
     child.ended()
     child.stop, child.cancel_scope = None, anyio.CancelScope()
@@ -152,7 +152,7 @@ async def _wrap_up(child: Execution, root: Frame, spec: SpawnSpec) -> object:
         reserve.close()
     if child.stop is None:
         note_valueless(child.run, root.at)
-    return no_value()
+    return NO_VALUE
 
 
 def _stopped(stop: Control, root: Frame, output: object) -> object:
