@@ -25,7 +25,7 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.engine import body
+from noetic_py.engine import frame
 from noetic_py.testing import ScriptedModel
 
 CLOCK = [100.0]
@@ -38,7 +38,7 @@ def block() -> None:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "monotonic", lambda: CLOCK[0])
+    monkeypatch.setattr(frame, "monotonic", lambda: CLOCK[0])
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ import pytest
 
 import noetic_py
 from noetic_py import Context, Harness, parallel, step
-from noetic_py.engine import body
+from noetic_py.engine import frame
 from noetic_py.errors import (
     NoDescriptionWarning,
     NoeticError,
@@ -693,7 +693,7 @@ async def test_a_mistake_is_told_with_its_place_and_its_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if "time.sleep" in mistake.program:
-        monkeypatch.setattr(body, "LIMIT", 0.02)
+        monkeypatch.setattr(frame, "LIMIT", 0.02)
     text: str = await printed(mistake.program)
     text += "".join(f"{each.getMessage()}\n" for each in caplog.records if each.levelno >= logging.WARNING)
     for part in mistake.says:

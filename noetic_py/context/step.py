@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from enum import Enum
 from sys import _getframe  # pyright: ignore[reportPrivateUsage] # the documented way to a caller's line
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar, overload
 
 from attrs import evolve, field, frozen
@@ -494,6 +495,23 @@ def box_of(step: AnyStep) -> Box:
 def function_of(step: AnyStep) -> Any:
     """The function that a step of code was made of, `None` of any other step."""
     return None if step.body is None else getattr(step.spec, "fn", step.spec)
+
+
+def body_of(fn: object, arity: int) -> Body:
+    """The body that calls a user's function, with as many of the input and the context as it takes."""
+    if not (isinstance(fn, FunctionType) and fn.__code__.co_flags & inspect.CO_COROUTINE):
+        # It may give an awaitable of any kind, and the engine drives coroutines.
+        return lambda given, ctx: _awaited(fn, (given, ctx)[:arity])
+    if arity == 2:
+        body: Body = fn
+        return body
+    if arity == 1:
+        return lambda given, ctx: fn(given)
+    return lambda given, ctx: fn()
+
+
+async def _awaited(fn: Any, args: tuple[object, ...]) -> object:
+    return await fn(*args)
 
 
 @frozen(eq=False)

@@ -1,24 +1,22 @@
-"""A body while it runs: its context variables, its time on the event loop, shielding, and calls it did not await."""
+"""What the engine grants a body and asks of it: a shield, functions called beside it, an output, calls awaited."""
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Generator
-from contextvars import Context, copy_context
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from inspect import isawaitable
-from logging import WARNING
-from time import monotonic
-from types import CodeType, CoroutineType, coroutine
-from typing import Any, Final
+from types import CodeType, CoroutineType
+from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from noetic_py.context.protocol import CURRENT
-from noetic_py.context.step import AnyStep, function_of
-from noetic_py.core.diagnostics import log, not_a_value, where_defined
-from noetic_py.engine.frame import Frame, failure_of
+from noetic_py.context.step import AnyStep
+from noetic_py.core.diagnostics import not_a_value
+from noetic_py.engine.frame import DONE, Frame, failure_of, go_on
 from noetic_py.engine.journaling.ledger import cut_loops
 from noetic_py.errors import NoeticError, NotAwaited
 from noetic_py.steps.handoff import Handoff, undeclared
@@ -85,117 +83,6 @@ class _Listener:
         self._listening = False
         self.shield.deadline = math.inf
         await self._over.wait()
-
-
-DONE: Final = object()
-"""The default of `next` for work that has ended; cheaper than the exception that `send` raises."""
-LIMIT: Final = 1.0
-"""Seconds that a body may hold the event loop."""
-
-
-def first_stretch(frame: Frame, context: Context, work: Any, around: Frame | None) -> object:
-    """Begin a body and time it up to its first await; gives what it waits for, or `DONE`.
-
-    Args:
-        frame: The step.
-        context: What the body runs in.
-        work: The body.
-        around: The step around it; `None` when the body begins a task, so that the one around it is not running.
-    """
-    run = frame.x.run
-    # Only code of a user's holds the event loop.
-    if around is not None and around.kind.reported and around.on_stack:
-        look(around)
-    else:
-        run.running_since = monotonic()
-    try:
-        waits = context.run(next, work, DONE)
-    except BaseException:
-        look(frame)
-        raise
-    if waits is DONE:
-        # `look`, without the call.
-        now = monotonic()
-        if run.running_since and now - run.running_since > LIMIT:
-            look(frame)
-        run.running_since = now
-    return waits
-
-
-def resumed(frame: Frame) -> None:
-    """A body goes on."""
-    frame.x.run.running_since = monotonic()
-
-
-def pause(frame: Frame) -> None:
-    """A stretch of a body is over, and what follows is not timed."""
-    look(frame)
-    frame.x.run.running_since = 0.0
-
-
-def look(frame: Frame) -> None:
-    """A stretch of a body is over, and another one begins."""
-    run, now = frame.x.run, monotonic()
-    seconds = now - run.running_since if run.running_since else 0.0
-    run.running_since = now
-    if seconds > LIMIT and frame.kind.reported:
-        _warn(frame, seconds)
-
-
-def _warn(frame: Frame, seconds: float) -> None:
-    step, noticed = frame.step, frame.x.run.noticed
-    tool = frame.call_id is not None
-    what = f"tool {frame.at[-1].partition('[')[0]!r}" if tool else f"step {step.id!r}"
-    if what in noticed:
-        return
-    noticed.add(what)
-    function = function_of(step)
-    place = "" if function is None else f", {where_defined(function)},"
-    log(
-        "steps",
-        WARNING,
-        "%s%s held the event loop for %.1f s without an await, so nothing else ran meanwhile",
-        what,
-        place,
-        seconds,
-        where=frame.where,
-        hint="an async client, or await anyio.to_thread.run_sync(function, ...) for what blocks"
-        + ("; a tool that is a plain def runs in a thread" if tool else ""),
-    )
-
-
-@coroutine
-def go_on(frame: Frame, context: Context, work: Any, waits: Any) -> Generator[Any, Any, None]:
-    """Bring work of a step to its end that has begun in a context and waits for something."""
-    run = frame.x.run
-    try:
-        while waits is not DONE:
-            frame.on_stack = False
-            # Those around it find that the stretch is over, and when it goes on they are the first to note it.
-            if run.running_since:
-                if monotonic() - run.running_since > LIMIT:
-                    look(frame)
-                run.running_since = 0.0
-            try:
-                sent, thrown = (yield waits), None
-            except BaseException as error:  # noqa: BLE001 # it is raised where the work waits
-                sent, thrown = None, error
-            frame.on_stack = True
-            if not run.running_since:
-                run.running_since = monotonic()
-            waits = context.run(next, work, DONE) if sent is thrown else context.run(_resume, work, sent, thrown)
-    finally:
-        now = monotonic()
-        if run.running_since and now - run.running_since > LIMIT:
-            look(frame)
-        run.running_since = now
-
-
-def _resume(work: Any, sent: object, thrown: BaseException | None) -> object:
-    try:
-        return work.send(sent) if thrown is None else work.throw(thrown)
-    except StopIteration:
-        return DONE
 
 
 async def call_apart(frame: Frame, function: Callable[..., object], *args: object) -> Any:

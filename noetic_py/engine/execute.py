@@ -22,29 +22,23 @@ from noetic_py.core.events import StepStarted
 from noetic_py.core.runtime import recorded_span
 from noetic_py.core.state import LayerStates, SavedState, restore_state
 from noetic_py.core.values import ATOMS, copy_value, separate_state
-from noetic_py.engine.body import (
-    DONE,
-    NO_VALUES,
-    call_apart,
-    explained,
-    first_stretch,
-    go_on,
-    pause,
-    refuse,
-    resumed,
-    shielded,
-)
+from noetic_py.engine.body import NO_VALUES, call_apart, explained, refuse, shielded
 from noetic_py.engine.frame import (
+    DONE,
     VIEW_UNCHANGED,
     CancelledError,
     Frame,
     Waiting,
     cut_again,
     failure_of,
+    first_stretch,
+    go_on,
     in_time,
     is_late,
     note_cut,
+    pause,
     recorded_cut,
+    resumed,
     waiting_in,
 )
 from noetic_py.engine.journaling import fold, ledger, replay

@@ -1,11 +1,14 @@
-"""A step in flight: its context, the notes of the engine about it, and which cancellations end it."""
+"""A step in flight: its context, the engine's notes about it, how its body is driven, and what cancels it."""
 
 from __future__ import annotations
 
+import contextvars
 import math
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from types import CodeType, CoroutineType
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from logging import WARNING
+from time import monotonic
+from types import CodeType, CoroutineType, coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
@@ -15,8 +18,9 @@ from anyio.lowlevel import checkpoint
 from noetic_py.context.context import AnyContext, Context, Derived
 from noetic_py.context.protocol import CURRENT
 from noetic_py.context.read import ContextScope
+from noetic_py.context.step import function_of
 from noetic_py.core.budget import BudgetLease, TokenUsage
-from noetic_py.core.diagnostics import Where
+from noetic_py.core.diagnostics import Where, log, where_defined
 from noetic_py.core.events import Event, Source
 from noetic_py.core.state import NO_LAYER_STATES, LayerStates, restore_state
 from noetic_py.core.types import T
@@ -239,7 +243,7 @@ class Frame(Context[Any, Any]):
         self.clean = True
         # The output of the body.
         self.output: object = None
-        # Calls of steps that may not have been awaited, the latest first; see `body`.
+        # Calls of steps that may not have been awaited, the latest first; see `engine/body.py`.
         self.calls: Calls | None = None
         self.shown: dict[tuple[int, str], Any] | None = None
         self.segments: list[Segment] | None = None
@@ -335,6 +339,123 @@ class Frame(Context[Any, Any]):
         scope.view = view
 
 
+# ------------------------------------------------------------------------------------- the body while it runs
+
+
+DONE: Final = object()
+"""The default of `next` for work that has ended; cheaper than the exception that `send` raises."""
+LIMIT: Final = 1.0
+"""Seconds that a body may hold the event loop."""
+
+
+def first_stretch(frame: Frame, context: contextvars.Context, work: Any, around: Frame | None) -> object:
+    """Begin a body and time it up to its first await; gives what it waits for, or `DONE`.
+
+    Args:
+        frame: The step.
+        context: What the body runs in.
+        work: The body.
+        around: The step around it; `None` when the body begins a task, so that the one around it is not running.
+    """
+    run = frame.x.run
+    # Only code of a user's holds the event loop.
+    if around is not None and around.kind.reported and around.on_stack:
+        look(around)
+    else:
+        run.running_since = monotonic()
+    try:
+        waits = context.run(next, work, DONE)
+    except BaseException:
+        look(frame)
+        raise
+    if waits is DONE:
+        # `look`, without the call.
+        now = monotonic()
+        if run.running_since and now - run.running_since > LIMIT:
+            look(frame)
+        run.running_since = now
+    return waits
+
+
+def resumed(frame: Frame) -> None:
+    """A body goes on."""
+    frame.x.run.running_since = monotonic()
+
+
+def pause(frame: Frame) -> None:
+    """A stretch of a body is over, and what follows is not timed."""
+    look(frame)
+    frame.x.run.running_since = 0.0
+
+
+def look(frame: Frame) -> None:
+    """A stretch of a body is over, and another one begins."""
+    run, now = frame.x.run, monotonic()
+    seconds = now - run.running_since if run.running_since else 0.0
+    run.running_since = now
+    if seconds > LIMIT and frame.kind.reported:
+        _warn(frame, seconds)
+
+
+def _warn(frame: Frame, seconds: float) -> None:
+    step, noticed = frame.step, frame.x.run.noticed
+    tool = frame.call_id is not None
+    what = f"tool {frame.at[-1].partition('[')[0]!r}" if tool else f"step {step.id!r}"
+    if what in noticed:
+        return
+    noticed.add(what)
+    function = function_of(step)
+    place = "" if function is None else f", {where_defined(function)},"
+    log(
+        "steps",
+        WARNING,
+        "%s%s held the event loop for %.1f s without an await, so nothing else ran meanwhile",
+        what,
+        place,
+        seconds,
+        where=frame.where,
+        hint="an async client, or await anyio.to_thread.run_sync(function, ...) for what blocks"
+        + ("; a tool that is a plain def runs in a thread" if tool else ""),
+    )
+
+
+@coroutine
+def go_on(frame: Frame, context: contextvars.Context, work: Any, waits: Any) -> Generator[Any, Any, None]:
+    """Bring work of a step to its end that has begun in a context and waits for something."""
+    run = frame.x.run
+    try:
+        while waits is not DONE:
+            frame.on_stack = False
+            # Those around it find that the stretch is over, and when it goes on they are the first to note it.
+            if run.running_since:
+                if monotonic() - run.running_since > LIMIT:
+                    look(frame)
+                run.running_since = 0.0
+            try:
+                sent, thrown = (yield waits), None
+            except BaseException as error:  # noqa: BLE001 # it is raised where the work waits
+                sent, thrown = None, error
+            frame.on_stack = True
+            if not run.running_since:
+                run.running_since = monotonic()
+            waits = context.run(next, work, DONE) if sent is thrown else context.run(_resume, work, sent, thrown)
+    finally:
+        now = monotonic()
+        if run.running_since and now - run.running_since > LIMIT:
+            look(frame)
+        run.running_since = now
+
+
+def _resume(work: Any, sent: object, thrown: BaseException | None) -> object:
+    try:
+        return work.send(sent) if thrown is None else work.throw(thrown)
+    except StopIteration:
+        return DONE
+
+
+# --------------------------------------------------------------------------------------------- contexts
+
+
 def acting(frame: Frame) -> Frame:
     """The frame that work belongs to; requests through `ctx.root` or `ctx.parent` belong to their caller."""
     asking = CURRENT.get() if frame.virtual else None
@@ -364,6 +485,9 @@ def frame_around(ctx: AnyContext) -> Frame:
     while isinstance(ctx, Derived):
         ctx = ctx.within
     return frame_of(ctx)
+
+
+# ---------------------------------------------------------------------------------------- what cuts calls off
 
 
 _NO_SCOPE = -1

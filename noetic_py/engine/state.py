@@ -267,7 +267,7 @@ class Run:
         # `context_turns` are those of the context it goes on with: from before and, once it is over, its own too.
         self.executed = self.replayed = self.turns = self.context_turns = self.stopping = self.alert = 0
         self.depth, self.limits = _place()
-        # When the stretch of its code that runs now has begun, and what has been warned of once; see `body`.
+        # When the stretch of its code that runs now has begun, and what has been warned of once; see `frame`.
         self.running_since, self.noticed = 0.0, set[str]()
         self.unpriced = self._over = self.waits = self.timed = False
         self.view, self.views, self._thread, self.content, self.in_flight = None, {}, get_ident(), content, set()

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, 
 from typing_extensions import Unpack
 
 from noetic_py.context.context import Context
-from noetic_py.context.step import AnyStep, Body, Step, StepOptions, check_id, function_of, read_options
+from noetic_py.context.step import AnyStep, Step, StepOptions, body_of, check_id, function_of, read_options
 from noetic_py.core.codec.structure import type_name
 from noetic_py.core.diagnostics import where_defined
 from noetic_py.core.types import M, R, S, T
@@ -83,7 +83,7 @@ def _make(fn: Any, options: Any) -> AnyStep:
         id=name,
         kind="code",
         spec=fn,
-        body=_body(fn, len(parameters)),
+        body=body_of(fn, len(parameters)),
         counted=True,
         goes_on=bool(parameters) and _takes_none(fn, parameters[0]),
         **fields,
@@ -96,22 +96,6 @@ def _name(fn: object) -> str:
     if name is None:
         raise ConfigError(f"{fn!r} has no name", code="step-id", hint='step(id="...")(function)')
     return "lambda" if name == "<lambda>" else name
-
-
-def _body(fn: object, arity: int) -> Body:
-    if not (isinstance(fn, types.FunctionType) and fn.__code__.co_flags & inspect.CO_COROUTINE):
-        # It may give an awaitable of any kind, and the engine drives coroutines.
-        return lambda given, ctx: _awaited(fn, (given, ctx)[:arity])
-    if arity == 2:
-        body: Body = fn
-        return body
-    if arity == 1:
-        return lambda given, ctx: fn(given)
-    return lambda given, ctx: fn()
-
-
-async def _awaited(fn: Any, args: tuple[object, ...]) -> object:
-    return await fn(*args)
 
 
 def _check(fn: Any) -> list[inspect.Parameter]:

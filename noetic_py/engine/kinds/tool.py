@@ -25,10 +25,10 @@ from noetic_py.core.items import FunctionCall, FunctionCallOutput, InputText
 from noetic_py.core.state import LayerStates
 from noetic_py.core.values import ATOMS, copy_value
 from noetic_py.engine import hooks
-from noetic_py.engine.body import call_apart, pause, resumed
+from noetic_py.engine.body import call_apart
 from noetic_py.engine.execute import execute
 from noetic_py.engine.fingerprint import fingerprint_of
-from noetic_py.engine.frame import Frame, failure_of, in_time, is_late
+from noetic_py.engine.frame import Frame, failure_of, in_time, is_late, pause, resumed
 from noetic_py.engine.journaling import ledger, replay
 from noetic_py.engine.kind import BodySegment, Kind, Node
 from noetic_py.engine.kinds.suspension import Request, answer_of, answer_to, check
