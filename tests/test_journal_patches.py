@@ -20,7 +20,7 @@ from noetic_py.core.state import LayerStates
 from noetic_py.core.values import is_dict, is_list, separate_state
 from noetic_py.engine.frame import frame_of
 from noetic_py.journal import values
-from noetic_py.journal.layer_states import StoredLayerStates, apply_layer_states, changed_tree
+from noetic_py.journal.changes import StoredLayerStates, apply_layer_states, changed_tree
 from noetic_py.journal.patches import difference, is_patch, patched, touched
 from noetic_py.journal.records import Segment, StepFinished, dump_record, load_record
 from noetic_py.journal.session_stream import StoredConversation, StoredState, ended, state_change

@@ -24,7 +24,7 @@ from noetic_py.errors import ConfigError, InvalidId
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, Tracer
 
-    from noetic_py.core.metrics import Metrics
+    from noetic_py.core.telemetry import Metrics
 
 __all__ = ["SYSTEM", "Runtime"]
 
@@ -229,7 +229,7 @@ def metrics() -> Metrics | None:
     # The API's own providers record nothing.
     if type(provider).__module__.startswith("opentelemetry.metrics."):
         return None
-    from noetic_py.core.metrics import Metrics
+    from noetic_py.core.telemetry import Metrics
 
     return Metrics(provider.get_meter("noetic_py"))
 
@@ -284,7 +284,7 @@ def recorded_span(
     """
     from opentelemetry.trace import Link, NonRecordingSpan, StatusCode, set_span_in_context, use_span
 
-    from noetic_py.core.guarded_span import GuardedSpan
+    from noetic_py.core.telemetry import GuardedSpan
 
     parent = None if below is None else set_span_in_context(NonRecordingSpan(_remote(below)))
     places = [] if below is None else [below if follows else None, below.link]

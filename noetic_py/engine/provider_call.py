@@ -42,7 +42,7 @@ from noetic_py.redaction import redact
 from noetic_py.steps.model import ModelSpec
 
 if TYPE_CHECKING:
-    from noetic_py.core.metrics import Metrics
+    from noetic_py.core.telemetry import Metrics
 
 
 def counter_of(model: Model) -> TokenCounter:

@@ -32,10 +32,10 @@ from noetic_py.engine.journaling.run_history import RunHistory, open_requests, r
 from noetic_py.engine.journaling.writer import RunStorage
 from noetic_py.engine.kinds import KINDS
 from noetic_py.engine.kinds.channels import receive, receive_now, send
-from noetic_py.engine.kinds.derived import derived_step
 from noetic_py.engine.kinds.flow import gather_step
 from noetic_py.engine.kinds.loop import cut_short
 from noetic_py.engine.kinds.model import input_items, known_of, unsaid
+from noetic_py.engine.kinds.spawn import derived_step
 from noetic_py.engine.kinds.suspension import ask
 from noetic_py.engine.layers.handles import bind
 from noetic_py.engine.layers.lifecycle import close_layers, open_layers

@@ -33,9 +33,8 @@ from noetic_py.core.types import OnDiverge, ShareState, T
 from noetic_py.core.values import copy_value
 from noetic_py.engine.frame import Frame, acting, frame_around, frame_of, unfinished
 from noetic_py.errors import BudgetExceeded, ConfigError, LimitExceeded, NoeticError, WrongThread
-from noetic_py.journal.layer_states import StoredLayerStates
+from noetic_py.journal.changes import StoredLayerStates, ViewState
 from noetic_py.journal.values import known_fields
-from noetic_py.journal.view_changes import ViewState
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
@@ -43,8 +42,8 @@ if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
     from noetic_py.context.hooks import AnyHook
     from noetic_py.core.items import JsonValue
-    from noetic_py.core.metrics import Metrics
     from noetic_py.core.progress import ProgressEntry, ProgressStore
+    from noetic_py.core.telemetry import Metrics
     from noetic_py.core.view import LayerUsage, View
     from noetic_py.engine.journaling.writer import RunWriter
     from noetic_py.engine.layers.handles import Layers

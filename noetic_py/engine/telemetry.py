@@ -26,7 +26,7 @@ from noetic_py.redaction import redact
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
-    from noetic_py.core.guarded_span import GuardedSpan
+    from noetic_py.core.telemetry import GuardedSpan
     from noetic_py.engine.state import Run
     from noetic_py.tools.definition import AnyTool
 
@@ -63,7 +63,7 @@ class CallSpan:
     def __init__(self, run: Run, tracer: Tracer, model: str, request: ModelRequest) -> None:
         from opentelemetry.trace import SpanKind
 
-        from noetic_py.core.guarded_span import GuardedSpan
+        from noetic_py.core.telemetry import GuardedSpan
 
         names = names_of(model)
         started = tracer.start_span(f"chat {names['gen_ai.request.model']}", kind=SpanKind.CLIENT, attributes=names)

@@ -19,9 +19,9 @@ from noetic_py.core.items import Item
 from noetic_py.core.log import ItemLog, Origin
 from noetic_py.errors import CodecError, LogError
 from noetic_py.journal import values
+from noetic_py.journal.changes import ViewChange, ViewState, clipped
 from noetic_py.journal.fields import refuse_transformed, summary_fields
 from noetic_py.journal.stored import Record, RunEntry
-from noetic_py.journal.view_changes import ViewChange, ViewState, clipped
 
 _STARTED, _ENDED, _EDITED, _LOADED = "TurnStarted", "TurnEnded", "SessionEdited", "SessionLoaded"
 _MAX_BYTES = 64 * 1024 * 1024

@@ -15,7 +15,7 @@ from noetic_py.core.items import Item, JsonValue
 from noetic_py.core.tokens import TokenCounter
 from noetic_py.core.view import Dropped, LayerUsage, View, ViewBlock
 from noetic_py.errors import LimitExceeded
-from noetic_py.journal.view_changes import item_mark
+from noetic_py.journal.changes import item_mark
 from noetic_py.memory.blocks import (
     LayerBlock,
     Part,

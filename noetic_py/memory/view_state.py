@@ -14,8 +14,8 @@ from attrs import frozen
 from noetic_py.core.codec import Codec
 from noetic_py.core.items import Item, JsonValue
 from noetic_py.core.view import BlockKind, Dropped, LayerUsage, ViewAccount, ViewBlock
+from noetic_py.journal.changes import ViewState
 from noetic_py.journal.values import read_items, write_items
-from noetic_py.journal.view_changes import ViewState
 from noetic_py.memory.blocks import LayerBlock, Part, PlacedPart
 from noetic_py.memory.history import Anchors, Habit, HistoryListing, Pin, listing_of
 from noetic_py.memory.projector import NOT_RECORDED, HeadMark, LastView, Made, Projector, Recorded

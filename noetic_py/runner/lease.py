@@ -57,13 +57,13 @@ from noetic_py.errors import (
     RunBusy,
     RunNotFound,
 )
+from noetic_py.journal.changes import ViewState, last_views
 from noetic_py.journal.fields import refuse_transformed, summary_fields
 from noetic_py.journal.records import JournalRecord, Opening, RunBegun, RunEnded, StepFinished, dump_record
 from noetic_py.journal.run_summary import PlainCodec, forked_from
 from noetic_py.journal.session_stream import StoredState, read_conversation
 from noetic_py.journal.stored import Head, Lease, Record, Transaction
 from noetic_py.journal.values import Change, Stored, field_trees
-from noetic_py.journal.view_changes import ViewState, last_views
 from noetic_py.memory.projector import Recorded
 from noetic_py.memory.view_state import decisive, recorded_of
 from noetic_py.steps.flow import Settled

@@ -320,9 +320,9 @@ class Runs:
             RunNotFound: There is no such run.
             CodecError: A record cannot be read; the message says which.
         """
+        from noetic_py.journal.changes import ViewState, views_in
         from noetic_py.journal.records import RunBegun
         from noetic_py.journal.session_stream import read_conversation
-        from noetic_py.journal.view_changes import ViewState, views_in
         from noetic_py.memory.view_state import is_whole, recorded_view
 
         records = await self.journal(run_id)

@@ -19,8 +19,7 @@ from noetic_py.checkpoints.contract import CheckpointBackend, Scope
 from noetic_py.core.codec.structure import dump, parse
 from noetic_py.engine.journaling.run_history import OVER
 from noetic_py.engine.stops import ASKED, Asked, asked_in, asked_of, control_of, decision_of
-from noetic_py.journal.decisions import check_decision
-from noetic_py.journal.records import JournalRecord, RunEnded
+from noetic_py.journal.records import JournalRecord, RunEnded, check_decision
 from noetic_py.journal.stored import StoredValue
 from noetic_py.redaction import without_secrets
 from noetic_py.runner.lease import write_without_owner

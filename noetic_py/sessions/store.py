@@ -29,9 +29,9 @@ from noetic_py.core.types import T
 from noetic_py.engine.journaling.replay import decoded, migrate_fields, version_of
 from noetic_py.engine.journaling.writer import TTL, fit_together
 from noetic_py.journal import session_stream
+from noetic_py.journal.changes import view_change
 from noetic_py.journal.stored import Lease, Record, Transaction
 from noetic_py.journal.values import state_tree
-from noetic_py.journal.view_changes import view_change
 from noetic_py.memory.layer import AnyLayer, layers_of
 from noetic_py.memory.projector import Projector, Recorded
 from noetic_py.memory.scopes import Scope, forget

@@ -24,7 +24,7 @@ from noetic_py.engine.journaling.ledger import NO_TREE, read_output, read_value
 from noetic_py.engine.kind import BodySegment, Kinds, Node
 from noetic_py.engine.state import Execution, Run
 from noetic_py.journal import values
-from noetic_py.journal.layer_states import StoredLayerStates, apply_layer_states, unlike
+from noetic_py.journal.changes import StoredLayerStates, apply_layer_states, last_views, unlike
 from noetic_py.journal.records import (
     AttemptFailed,
     ChildReplayed,
@@ -37,7 +37,6 @@ from noetic_py.journal.records import (
     StepFinished,
     StepStopped,
 )
-from noetic_py.journal.view_changes import last_views
 from noetic_py.memory.projector import Recorded
 from noetic_py.steps.flow import Mode
 

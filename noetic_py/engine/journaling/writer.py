@@ -23,7 +23,7 @@ from noetic_py.journal.records import JournalRecord, dump_record
 from noetic_py.journal.stored import Lease, Record, Transaction
 
 if TYPE_CHECKING:
-    from noetic_py.core.metrics import Metrics
+    from noetic_py.core.telemetry import Metrics
 
 TTL = 30.0
 """Seconds after which a run whose owner is silent may be taken over."""

@@ -1,4 +1,4 @@
-"""Runs a spawn: an execution of its own below a step."""
+"""Runs a step in another context: a spawn, which is an execution of its own, and a step with a derived context."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import anyio
 from attrs import frozen
 from typing_extensions import override
 
+from noetic_py.context.context import Derived
 from noetic_py.context.read import ContextScope, branch_at
-from noetic_py.context.step import AnyStep, Spec
+from noetic_py.context.step import AnyStep, Spec, Step
 from noetic_py.core.budget import BudgetLease
 from noetic_py.core.control import NO_VALUE, Control
 from noetic_py.core.log import ItemLog
 from noetic_py.core.state import NO_LAYER_STATES, StateBag
 from noetic_py.engine.execute import close_lease, execute, open_lease, open_wrap_up, restore, under_budget
-from noetic_py.engine.frame import Frame, Waiting, is_late
+from noetic_py.engine.frame import Frame, Waiting, frame_around, is_late
 from noetic_py.engine.journaling import ledger, replay
 from noetic_py.engine.kind import Kind, Shared
 from noetic_py.engine.layers.handles import layers_for
@@ -216,6 +217,57 @@ async def run_detached(value: object, frame: Frame) -> object:
     return await spec.work.run(frame, spec.spawn)
 
 
+# ------------------------------------------------------------------------------------ a step with a derived context
+
+
+@frozen(eq=False)
+class DerivedSpec:
+    """A step, and the context that it is run with."""
+
+    step: AnyStep
+    ctx: Derived
+    shared: Shared
+
+
+def derived_step(step: AnyStep, ctx: Derived) -> AnyStep:
+    """The part of an execution in which a step is run with a derived context."""
+    frame = frame_around(ctx)
+    shared = Shared(items=ctx.scope.log is frame.log, state=ctx.state is frame.state)
+    kind = next(kind for kind in KINDS if kind.derived and kind.shares == shared)
+    return Step(id=ctx.name if ctx.at != frame.at else "derived", kind=kind.name, spec=DerivedSpec(step, ctx, shared))
+
+
+async def run_derived(value: object, frame: Frame) -> object:
+    """Run the step where the derived context is; what it leaves there, the context has."""
+    spec: DerivedSpec = frame.step.spec
+    ctx, shared = spec.ctx, spec.shared
+    # Looking at the state notes what it was, so that a step around can still go back.
+    scope = ContextScope(
+        ctx.scope.log, frame.state if shared.state else ctx.state, ctx.branch, layer_states=frame.scope.layer_states
+    )
+    if shared.state:
+        scope.known = frame.scope.known
+    try:
+        return await execute(spec.step, value, frame, spec.step.id, scope)
+    finally:
+        if shared.items and (frame.clean or frame.opened):
+            # It is the child's, and no segment of this part's own.
+            frame.mark = frame.written = len(frame.log)
+        if shared.state and scope.known is not None:
+            frame.scope.known = scope.known
+        if scope.layer_states is not frame.scope.layer_states:
+            frame.put_layer_states(scope.layer_states)
+
+
+def _derived(name: str, *, items: bool, state: bool) -> Kind:
+    return Kind(
+        name, run_derived, declared=False, composite=True, passes_on=True, derived=True, shares=Shared(items, state)
+    )
+
+
+# --------------------------------------------------------------------------------------------- the kinds
+
+
 def _spawn(name: str, *, items: bool, state: bool) -> Kind:
     """A kind of spawn: what it shares is in its name, so that a journal alone can be read."""
     return Kind(name, run_spawn, composite=True, passes_on=True, execution=True, shares=Shared(items, state))
@@ -237,4 +289,8 @@ KINDS = (
         beside=True,
         apart=True,
     ),
+    _derived("derived", items=False, state=False),
+    _derived("derived_items", items=True, state=False),
+    _derived("derived_state", items=False, state=True),
+    _derived("derived_whole", items=True, state=True),
 )

@@ -30,7 +30,7 @@ from noetic_py.engine.layers.lifecycle import report_failure
 from noetic_py.engine.layers.versions import NEWER, is_older, migrated, newest
 from noetic_py.engine.merge import CONFLICT, conflict, hint_of, merged
 from noetic_py.errors import CodecError, ConfigError, NoeticError, VersionConflict
-from noetic_py.journal.layer_states import apply_layer_states
+from noetic_py.journal.changes import apply_layer_states
 from noetic_py.journal.records import Segment, StepFinished, StepStopped
 from noetic_py.journal.values import digest_of
 from noetic_py.memory.binding import Draft, Other

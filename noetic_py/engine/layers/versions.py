@@ -20,7 +20,7 @@ from noetic_py.engine.journaling.fold import DETACHED_START, OPEN, ended_with
 from noetic_py.engine.journaling.replay import opening_of
 from noetic_py.engine.kind import BodySegment, Node
 from noetic_py.errors import CodecError, ConfigError, NoeticError
-from noetic_py.journal.layer_states import StoredLayerStates, changed_tree
+from noetic_py.journal.changes import StoredLayerStates, changed_tree
 from noetic_py.journal.records import JournalRecord, Segment, StateRevised, StepFinished, StepStopped
 from noetic_py.journal.values import LayerDeltas, Stored
 

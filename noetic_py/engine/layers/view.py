@@ -13,7 +13,7 @@ from noetic_py.engine.frame import Frame
 from noetic_py.engine.layers.lifecycle import FAILED, call_hook, notify_children, present, report_failure
 from noetic_py.engine.provider_call import ready_counter_of, room_for_answer
 from noetic_py.errors import LimitExceeded
-from noetic_py.journal.view_changes import view_change
+from noetic_py.journal.changes import view_change
 from noetic_py.memory.blocks import LayerBlock, as_items
 from noetic_py.memory.history import HistoryIndex
 from noetic_py.memory.layer import AnyLayer, Recall, budget_of
