@@ -6,10 +6,10 @@ from pathlib import Path
 
 from noetic_py.checkpoints import CheckpointBackend, InMemoryBackend
 from noetic_py.testing import VirtualRuntime
-from noetic_py.testing.conformance import BackendContract
+from noetic_py.testing.conformance import BackendContract, QueueContract
 
 
-class TestInMemoryBackend(BackendContract):
+class TestInMemoryBackend(BackendContract, QueueContract):
     def make(self, folder: Path) -> CheckpointBackend:
         self.runtime = VirtualRuntime()
         return InMemoryBackend(runtime=self.runtime)

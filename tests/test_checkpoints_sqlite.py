@@ -28,7 +28,9 @@ from noetic_py.checkpoints import (
     CheckpointBackend,
     Head,
     InMemoryBackend,
+    Queued,
     Record,
+    Signal,
     SqliteBackend,
     Transaction,
     backend_from,
@@ -51,10 +53,11 @@ from noetic_py.errors import (
     RunBusy,
     StoreUnavailable,
 )
+from noetic_py.testing import VirtualRuntime
 from noetic_py.testing._conformance.base import SCOPE, everything, fill, payloads, record
 from noetic_py.testing._conformance.concurrency import Cancelling, Concurrency
 from noetic_py.testing._conformance.leases import Leases
-from noetic_py.testing.conformance import BackendContract, DamageContract, LastingContract
+from noetic_py.testing.conformance import BackendContract, DamageContract, LastingContract, QueueContract
 from tests.properties.damage import ROWS, damage, damage_row
 
 pytestmark = pytest.mark.anyio
@@ -99,7 +102,7 @@ def connections(prepare: Callable[[sqlite3.Connection], object]) -> Generator[No
         schema.connect = before
 
 
-class TestWriteAheadLog(BackendContract, LastingContract):
+class TestWriteAheadLog(BackendContract, QueueContract, LastingContract):
     def make(self, folder: Path) -> CheckpointBackend:
         return SqliteBackend(folder / "runs.db")
 
@@ -615,9 +618,9 @@ async def test_a_newer_version(tmp_path: Path) -> None:
     async with SqliteBackend(path) as backend:
         await fill(backend, "r", 1)
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 3")
+        connection.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
     error = await refused(path)
-    assert (error.reason, "version 3" in str(error)) == ("newer", True)
+    assert (error.reason, f"version {schema.VERSION + 1}" in str(error)) == ("newer", True)
 
 
 async def test_tables_that_were_changed(tmp_path: Path) -> None:
@@ -1081,7 +1084,23 @@ async def test_writers_of_two_processes_take_turns_without_long_waits(tmp_path: 
         assert looks == [store._POLL]
 
 
-async def test_a_file_of_the_first_version_becomes_one_of_this(tmp_path: Path) -> None:
+_BEFORE_QUEUES = "DROP TABLE queued; DROP TABLE signals; PRAGMA user_version = 2;"
+_FIRST_VERSION = """
+    ALTER TABLE transactions RENAME TO newer;
+    CREATE TABLE transactions (
+        id INTEGER PRIMARY KEY, stream INTEGER NOT NULL, last INTEGER NOT NULL, count INTEGER NOT NULL,
+        crc INTEGER NOT NULL, body BLOB NOT NULL
+    );
+    CREATE UNIQUE INDEX transactions_by_stream ON transactions (stream, last);
+    INSERT INTO transactions (stream, last, count, crc, body)
+        SELECT id >> 27, id & 0x7ffffff, count, crc, body FROM newer ORDER BY count;
+    DROP TABLE newer;
+    PRAGMA user_version = 1;
+"""
+
+
+@pytest.mark.parametrize("before", [_BEFORE_QUEUES, _BEFORE_QUEUES + _FIRST_VERSION], ids=["2", "1"])
+async def test_a_file_of_an_earlier_version_becomes_one_of_this(tmp_path: Path, before: str) -> None:
     path = tmp_path / "runs.db"
     async with SqliteBackend(path) as backend:
         await fill(backend, "r", 2, 1)
@@ -1090,26 +1109,64 @@ async def test_a_file_of_the_first_version_becomes_one_of_this(tmp_path: Path) -
         written = [await everything(backend, run_id) for run_id in ("r", "f")]
     with closing(sqlite3.connect(path)) as connection:
         tables = {sql: name for name, sql in connection.execute("SELECT name, sql FROM sqlite_master")}
-        connection.executescript(
-            """
-            ALTER TABLE transactions RENAME TO newer;
-            CREATE TABLE transactions (
-                id INTEGER PRIMARY KEY, stream INTEGER NOT NULL, last INTEGER NOT NULL, count INTEGER NOT NULL,
-                crc INTEGER NOT NULL, body BLOB NOT NULL
-            );
-            CREATE UNIQUE INDEX transactions_by_stream ON transactions (stream, last);
-            INSERT INTO transactions (stream, last, count, crc, body)
-                SELECT id >> 27, id & 0x7ffffff, count, crc, body FROM newer ORDER BY count;
-            DROP TABLE newer;
-            PRAGMA user_version = 1;
-            """
-        )
+        connection.executescript(before)
     for _ in range(2):
         async with SqliteBackend(path) as backend:
             assert [await everything(backend, run_id) for run_id in ("r", "f")] == written
+            assert await backend.send("r", "k", b"x")
     with closing(sqlite3.connect(path)) as connection:
         assert {sql: name for name, sql in connection.execute("SELECT name, sql FROM sqlite_master")} == tables
         assert connection.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
+
+
+async def test_a_queue_survives_its_process(tmp_path: Path) -> None:
+    queued = Queued("jobs", "flow", 5.5, 7)
+    async with SqliteBackend(tmp_path / "runs.db") as backend:
+        await backend.commit([Transaction("r", 0, 0, [record("x")], queued=queued)])
+        number = await backend.send("r", "k", b"hello")
+    async with SqliteBackend(tmp_path / "runs.db") as backend:
+        assert list(await backend.inbox("r")) == [Signal("r", "k", b"hello", number)]
+        (found,) = await backend.claim(["jobs"], flows=["flow"], ttl=60.0)
+        assert (found.lease.run_id, found.queued, found.lives) == ("r", queued, 1)
+
+
+async def test_a_run_is_claimed_when_its_time_has_come(tmp_path: Path) -> None:
+    runtime = VirtualRuntime()
+    async with SqliteBackend(tmp_path / "runs.db", runtime=runtime) as backend:
+        at = await backend.clock() + 60
+        await backend.commit([Transaction("r", 0, 0, [record("x")], queued=Queued("jobs", "flow", at))])
+        await runtime.advance(59.0)
+        assert await backend.claim(["jobs"], flows=["flow"], ttl=60.0) == []
+        await runtime.advance(1.0)
+        assert len(await backend.claim(["jobs"], flows=["flow"], ttl=60.0)) == 1
+
+
+@pytest.mark.parametrize("change", ["at = 0", "queue = 'other'", "lives = 9", "run = 5", "priority = 'x'"])
+async def test_a_damaged_place_in_a_queue(tmp_path: Path, change: str) -> None:
+    async with SqliteBackend(tmp_path / "runs.db") as backend:
+        for run_id in ("r", "s"):
+            queued = Queued("jobs", "flow", 5.5)
+            await backend.commit([Transaction(run_id, 0, 0, [record("x")], queued=queued)])
+    with closing(sqlite3.connect(tmp_path / "runs.db")) as connection, connection:
+        connection.execute(f"UPDATE queued SET {change} WHERE run = (SELECT min(run) FROM queued)")
+    async with SqliteBackend(tmp_path / "runs.db") as backend:
+        # It does not keep the others from being claimed, and is named where someone looks at all.
+        found = await backend.claim(["jobs", "other"], flows=["flow"], ttl=60.0, limit=2)
+        assert [each.lease.run_id for each in found] == ["s"]
+        if change != "run = 5":
+            with pytest.raises(CorruptRecord):
+                await backend.queues()
+
+
+async def test_a_damaged_signal(tmp_path: Path) -> None:
+    async with SqliteBackend(tmp_path / "runs.db") as backend:
+        await fill(backend, "r", 1)
+        await backend.send("r", "k", b"hello")
+    with closing(sqlite3.connect(tmp_path / "runs.db")) as connection, connection:
+        connection.execute("UPDATE signals SET body = X'00'")
+    async with SqliteBackend(tmp_path / "runs.db") as backend:
+        with pytest.raises(CorruptRecord):
+            await backend.inbox("r")
 
 
 async def test_a_run_has_an_end(tmp_path: Path) -> None:

@@ -23,7 +23,17 @@ from noetic_py.checkpoints.adapter import Job, PrunePage
 from noetic_py.checkpoints.memory import MemoryStore
 from noetic_py.checkpoints.sqlite import schema
 from noetic_py.checkpoints.sqlite import store as module
-from noetic_py.checkpoints.sqlite.schema import MOST, Mode, OpenFile, RunRow, Settings, Sums, from_sqlite, open_database
+from noetic_py.checkpoints.sqlite.schema import (
+    MOST,
+    VERSION,
+    Mode,
+    OpenFile,
+    RunRow,
+    Settings,
+    Sums,
+    from_sqlite,
+    open_database,
+)
 from noetic_py.checkpoints.sqlite.store import GroupCommit, SqliteStore
 from noetic_py.errors import CorruptRecord, NoeticError, StoreUnavailable
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, Transaction
@@ -608,7 +618,7 @@ def test_a_file_is_opened_with_care(tmp_path: Path, mode: Mode) -> None:
             assert pragma(store, "locking_mode") == ("exclusive" if mode == "exclusive" else "normal")
             assert pragma(store, "journal_size_limit") == 8 << 20
             assert (pragma(store, "wal_autocheckpoint") == 0) == (mode != "exclusive")
-            assert (pragma(store, "application_id"), pragma(store, "user_version")) == (0x6E6F6574, 2)
+            assert (pragma(store, "application_id"), pragma(store, "user_version")) == (0x6E6F6574, VERSION)
             assert store._execute("SELECT id, length(salt) FROM store").fetchall() == [(1, 16)]
             assert store._execute("SELECT run_id, id FROM runs").fetchall() == [("a", 1)]
     finally:

@@ -8,7 +8,19 @@ from noetic_py.checkpoints.checks import Distributed
 from noetic_py.checkpoints.contract import BackendDurability, CheckpointBackend, Scope
 from noetic_py.checkpoints.memory import InMemoryBackend
 from noetic_py.checkpoints.spec import backend_from
-from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
+from noetic_py.journal.stored import (
+    Claim,
+    Head,
+    Lease,
+    Queued,
+    QueueStats,
+    Record,
+    RunEntry,
+    Signal,
+    Stats,
+    StoredValue,
+    Transaction,
+)
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.files import FileBackend
@@ -31,6 +43,7 @@ __all__ = [
     "BackendDurability",
     "CheckedRecord",
     "CheckpointBackend",
+    "Claim",
     "DecodedPayload",
     "Distributed",
     "FileBackend",
@@ -39,12 +52,15 @@ __all__ = [
     "InMemoryBackend",
     "JournalEnd",
     "Lease",
+    "QueueStats",
+    "Queued",
     "Record",
     "RecordCheck",
     "RecordPlace",
     "RecordTransform",
     "RunEntry",
     "Scope",
+    "Signal",
     "SqliteBackend",
     "Stats",
     "StoredValue",

@@ -30,7 +30,19 @@ from noetic_py.checkpoints import checks
 from noetic_py.checkpoints.contract import BackendDurability, Scope
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.errors import LeaseLost, StoreUnavailable
-from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
+from noetic_py.journal.stored import (
+    Claim,
+    Head,
+    Lease,
+    Queued,
+    QueueStats,
+    Record,
+    RunEntry,
+    Signal,
+    Stats,
+    StoredValue,
+    Transaction,
+)
 from noetic_py.journal.transforms import pack_scope, unpack_scope
 
 T = TypeVar("T")
@@ -417,6 +429,24 @@ class BlockingStore(Protocol):
         """End leases; those that are not held any more are left as they are."""
         ...
 
+    def claim(
+        self, queues: Sequence[str], flows: Collection[str], ttl: float, limit: int, now: datetime, /
+    ) -> Sequence[Claim]:
+        """Become the owner of queued runs."""
+        ...
+
+    def queues(self, now: datetime, /) -> Sequence[QueueStats]:
+        """How full each queue is."""
+        ...
+
+    def send(self, run_id: str, key: str, body: bytes, now: datetime, /) -> int:
+        """Put a signal into a run's inbox, and let the run be claimed."""
+        ...
+
+    def inbox(self, run_id: str, after: int, limit: int, /) -> Sequence[Signal]:
+        """A page of a run's signals."""
+        ...
+
     def get(self, scope: Scope, key: str, /) -> StoredValue | None:
         """The value of a key."""
         ...
@@ -542,7 +572,7 @@ class StoreBackend(ABC, Generic[S]):
         )
 
     async def commit(self, transactions: Sequence[Transaction]) -> Sequence[Lease]:
-        """Append to several runs, begin and end ownership of them: all of it or nothing.
+        """Append to several runs, begin and end ownership of them, queue them, send signals: all of it or nothing.
 
         Raises:
             RunBusy: Another owner holds a run that was to be acquired.
@@ -551,14 +581,15 @@ class StoreBackend(ABC, Generic[S]):
             CheckpointFailed: It was not taken, and why.
             CodecError: A record holds a reference and no payload.
             LimitExceeded: All of it together is too large.
-            ConfigError: Two transactions are of the same run; code `"commit"`.
+            ConfigError: Two transactions are of the same run, code `"commit"`; or the backend has no queues, code
+                `"queues"`.
         """
         given = tuple(transactions)
         checks.check_apart(given)
         for each in given:
             if each.acquire is not None:
                 checks.check_ttl(each.acquire)
-        size = sum(map(self._size, given))
+        size = sum(map(self._size, given)) + sum(checks.check_queued(each, self._largest) for each in given)
         checks.check_size(size, self._largest)
         return await self._commit(given, size, self._runtime.now())
 
@@ -686,6 +717,61 @@ class StoreBackend(ABC, Generic[S]):
         """Give a lease back; one that is not held any more is not an error."""
         await self._release([lease])
 
+    # -- queues and inboxes
+
+    async def clock(self) -> float:
+        """The store's clock: seconds since 1970."""
+        await checkpoint_if_cancelled()
+        return self._runtime.now().timestamp()
+
+    async def claim(
+        self, queues: Sequence[str], *, flows: Collection[str], ttl: float, limit: int = 1
+    ) -> Sequence[Claim]:
+        """Become the owner of queued runs that may be claimed and have none.
+
+        Raises:
+            ConfigError: The backend has no queues; code `"queues"`.
+        """
+        for queue in queues:
+            checks.check_id(queue, "queue")
+        checks.check_ttl(ttl)
+        checks.check_page(None, limit)
+        names, known, most = [*dict.fromkeys(queues)], frozenset(flows), min(limit, FARTHEST)
+        now = self._runtime.now()
+        return await self._claim(lambda store: store.claim(names, known, ttl, most, now))
+
+    async def _claim(self, work: Callable[[S], Sequence[Claim]]) -> Sequence[Claim]:
+        """Use the store to become the owner of several runs; where the caller never learns of it, it is undone."""
+        return await self._do(work, write=True)
+
+    async def queues(self) -> Sequence[QueueStats]:
+        """How full each queue is, by queue and flow.
+
+        Raises:
+            ConfigError: The backend has no queues; code `"queues"`.
+        """
+        now = self._runtime.now()
+        return await self._do(lambda store: store.queues(now))
+
+    async def send(self, run_id: str, key: str, body: bytes) -> int:
+        """Put a signal into a run's inbox, and let the run be claimed where it is queued; returns its number.
+
+        Raises:
+            RunNotFound: There is no such run.
+            ConfigError: The backend has no queues; code `"queues"`.
+        """
+        checks.check_id(run_id)
+        checks.check_key(key)
+        checks.check_value(body, largest=self._largest)
+        stored, now = bytes(body), self._runtime.now()
+        return await self._do(lambda store: store.send(run_id, key, stored, now), write=True)
+
+    async def inbox(self, run_id: str, *, after: int = 0, limit: int = 100) -> Sequence[Signal]:
+        """A page of the signals that wait for a run, in their order."""
+        checks.check_id(run_id)
+        checks.check_page(after, limit)
+        return await self._do(lambda store: store.inbox(run_id, min(after, LARGEST), min(limit, FARTHEST)))
+
     # -- scoped values
 
     async def get(self, scope: Scope, key: str) -> StoredValue | None:
@@ -767,6 +853,9 @@ class ThreadedBackend(StoreBackend[S]):
     async def _acquire(self, work: Callable[[S], Lease]) -> Lease:
         return await self._pool.run(Job(work, write=True), undo=_undo)
 
+    async def _claim(self, work: Callable[[S], Sequence[Claim]]) -> Sequence[Claim]:
+        return await self._pool.run(Job(work, write=True), undo=_undo_claim)
+
 
 class EmbeddedStore(BlockingStore, Protocol):
     """A store of this machine."""
@@ -777,6 +866,10 @@ class EmbeddedStore(BlockingStore, Protocol):
 
     def commit(self, given: Sequence[Transaction], now: datetime, /) -> Sequence[Lease]:
         """Append to several runs, begin and end ownership of them, all of it or nothing."""
+        ...
+
+    def enqueue(self, given: Transaction, now: datetime, /) -> None:
+        """Do what a transaction says of queues and inboxes, once its records were appended."""
         ...
 
 
@@ -801,8 +894,14 @@ class EmbeddedBackend(ThreadedBackend[E]):
     async def _acquire(self, work: Callable[[E], Lease]) -> Lease:
         return await self._pool.run(Job(work, write=True, durable=False), undo=_undo)
 
+    async def _claim(self, work: Callable[[E], Sequence[Claim]]) -> Sequence[Claim]:
+        return await self._pool.run(Job(work, write=True, durable=False), undo=_undo_claim)
+
     async def _commit(self, given: Sequence[Transaction], size: int, now: datetime) -> Sequence[Lease]:
-        durable = any(each.records or each.summary is not None or each.status is not None for each in given)
+        durable = any(
+            each.records or each.summary is not None or each.status is not None or not each.only_appends
+            for each in given
+        )
         job = Job(lambda store: store.commit(given, now), write=True, durable=durable)
         return await self._pool.run(job, undo=partial(_undo_commit, given))
 
@@ -827,12 +926,42 @@ def commit_in_turn(store: EmbeddedStore, given: Sequence[Transaction], now: date
                 raise checks.is_fenced(each, 0 if head is None else head.fence)
             each = evolve(each, fence=lease.fence)
         done.append(Lease(each.run_id, each.fence, store.append(each, now)))
+    for each in given:
+        if not each.only_appends:
+            store.enqueue(each, now)
     store.release([lease for each, lease in zip(given, done, strict=True) if each.release])
     return done
 
 
+def woken(queued: Queued, now: datetime) -> Queued:
+    """How a run is queued that a signal has woken: it may be claimed at once."""
+    seconds = now.timestamp()
+    return queued if queued.at is not None and queued.at <= seconds else evolve(queued, at=seconds)
+
+
+def queue_stats(queued: Iterable[tuple[Queued, bool]], now: datetime) -> list[QueueStats]:
+    """How full queues are, of their runs, each with whether an owner holds it."""
+    seconds = now.timestamp()
+    found: dict[tuple[str, str], QueueStats] = {}
+    for each, held in queued:
+        stats = found.get((each.queue, each.flow)) or QueueStats(each.queue, each.flow, 0, 0, 0, None)
+        if held:
+            stats = evolve(stats, owned=stats.owned + 1)
+        elif each.at is None or each.at > seconds:
+            stats = evolve(stats, waiting=stats.waiting + 1)
+        else:
+            since = each.at if stats.since is None else min(stats.since, each.at)
+            stats = evolve(stats, ready=stats.ready + 1, since=since)
+        found[each.queue, each.flow] = stats
+    return [found[key] for key in sorted(found)]
+
+
 def _undo(lease: Lease, store: BlockingStore) -> None:
     store.release([lease])
+
+
+def _undo_claim(claims: Sequence[Claim], store: BlockingStore) -> None:
+    store.release([each.lease for each in claims])
 
 
 def _undo_commit(given: Sequence[Transaction], leases: Sequence[Lease], store: BlockingStore) -> None:

@@ -171,6 +171,9 @@ MAX_BYTES = 64 * 1024 * 1024
 """The largest transaction, its payloads together, and the largest value of a key, in bytes."""
 
 
+_LATEST = 253_402_300_800.0
+"""The year 10000, in seconds since 1970: the end of what `datetime` knows."""
+_MAX_PRIORITY = 1_000_000
 _ELSEWHERE = "keep large values in files, and store their names"
 
 
@@ -335,6 +338,43 @@ def check_ttl(ttl: float) -> None:
     """
     if not 0 < ttl < float("inf"):
         raise errors.ConfigError(f"ttl={ttl!r} is not a positive number of seconds", code="ttl", hint="ttl=30.0")
+
+
+def check_queued(given: Transaction, largest: int) -> int:
+    """Refuse an invalid queue, time or signal.
+
+    Returns:
+        How many bytes its signals have.
+
+    Raises:
+        InvalidId: A name or a key is not text that can be stored.
+        ConfigError: A time or a priority is not valid, or a run that has ended is queued; code `"queued"`.
+        LimitExceeded: A signal is too large.
+    """
+    queued = given.queued
+    if queued is not None:
+        check_id(queued.queue, "queue")
+        check_id(queued.flow, "flow", longest=MAX_KEY)
+        late = queued.at is not None and not 0 <= queued.at < _LATEST
+        if late or not -_MAX_PRIORITY <= queued.priority <= _MAX_PRIORITY or given.ended:
+            raise errors.ConfigError(
+                f"at={queued.at!r}, priority={queued.priority!r}, ended={given.ended} is not a valid place in a queue; "
+                f"expected seconds since 1970, a priority of up to {_MAX_PRIORITY}, and a run that goes on",
+                code="queued",
+                hint="at=0 is now",
+            )
+    for each in given.signals:
+        check_id(each.run_id)
+        check_key(each.key)
+        check_value(each.body, largest=largest)
+    return sum(len(each.body) for each in given.signals)
+
+
+def no_queues(where: str) -> errors.ConfigError:
+    """The error of a backend without queues."""
+    return errors.ConfigError(
+        f"{where} has no queues", code="queues", hint="use SQLite, PostgreSQL or Redis for runs that workers carry out"
+    )
 
 
 def check_apart(transactions: Sequence[Transaction]) -> None:

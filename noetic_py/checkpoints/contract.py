@@ -17,7 +17,18 @@ from datetime import datetime
 from types import TracebackType
 from typing import Literal, Protocol, Self, TypeAlias
 
-from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
+from noetic_py.journal.stored import (
+    Claim,
+    Head,
+    Lease,
+    QueueStats,
+    Record,
+    RunEntry,
+    Signal,
+    Stats,
+    StoredValue,
+    Transaction,
+)
 
 BackendDurability: TypeAlias = Literal["none", "process", "power"]
 """Which failure a finished write survives: none, a crash of the process, or a loss of power."""
@@ -94,7 +105,7 @@ class CheckpointBackend(Protocol):
         ...
 
     async def commit(self, transactions: Sequence[Transaction]) -> Sequence[Lease]:
-        """Append to several runs, begin and end ownership of them: all of it or nothing.
+        """Append to several runs, begin and end ownership of them, queue them, send signals: all of it or nothing.
 
         A backend that cannot make several runs one write does them in order, after it has checked all of them: when its
         process dies in between, the first ones may be there without those behind them. What a caller has acquired that
@@ -113,7 +124,8 @@ class CheckpointBackend(Protocol):
             CheckpointFailed: It was not taken, and why.
             CodecError: A record holds what this backend cannot store.
             LimitExceeded: All of it together is too large.
-            ConfigError: Two transactions are of the same run; code `"commit"`.
+            ConfigError: Two transactions are of the same run, code `"commit"`; or the backend has no queues, code
+                `"queues"`.
         """
         ...
 
@@ -239,6 +251,64 @@ class CheckpointBackend(Protocol):
 
     async def release(self, lease: Lease) -> None:
         """Give a lease back; one that is not held any more is not an error."""
+        ...
+
+    # -- queues and inboxes
+
+    async def clock(self) -> float:
+        """The store's clock, which queues go by: seconds since 1970."""
+        ...
+
+    async def claim(
+        self, queues: Sequence[str], *, flows: Collection[str], ttl: float, limit: int = 1
+    ) -> Sequence[Claim]:
+        """Become the owner of queued runs that may be claimed and have none.
+
+        A claim takes nothing away: the run stays in its queue and its signals in its inbox until its owner commits what
+        it did. A caller that is cancelled meanwhile owns none of them.
+
+        Args:
+            queues: The queues.
+            flows: The flows that the caller has.
+            ttl: Seconds for which it becomes the owner.
+            limit: How many runs at most.
+
+        Returns:
+            Those that it now owns: by priority, then by how long they have waited.
+
+        Raises:
+            ConfigError: The backend has no queues; code `"queues"`.
+        """
+        ...
+
+    async def queues(self) -> Sequence[QueueStats]:
+        """How full each queue is, by queue and flow.
+
+        Raises:
+            ConfigError: The backend has no queues; code `"queues"`.
+        """
+        ...
+
+    async def send(self, run_id: str, key: str, body: bytes) -> int:
+        """Put a signal into a run's inbox, and let the run be claimed where it is queued; any process may.
+
+        Returns:
+            Its number, or that of the one with this key that waits there already.
+
+        Raises:
+            RunNotFound: There is no such run.
+            ConfigError: The backend has no queues; code `"queues"`.
+        """
+        ...
+
+    async def inbox(self, run_id: str, *, after: int = 0, limit: int = 100) -> Sequence[Signal]:
+        """A page of the signals that wait for a run, in their order; none where there is no such run.
+
+        Args:
+            run_id: The run.
+            after: The number of the last signal of the page before.
+            limit: How many at most.
+        """
         ...
 
     # -- scoped values

@@ -8,7 +8,18 @@ from types import TracebackType
 from typing import Self
 
 from noetic_py.checkpoints.contract import BackendDurability, CheckpointBackend, Scope
-from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
+from noetic_py.journal.stored import (
+    Claim,
+    Head,
+    Lease,
+    QueueStats,
+    Record,
+    RunEntry,
+    Signal,
+    Stats,
+    StoredValue,
+    Transaction,
+)
 
 
 class DelegatingBackend:
@@ -134,6 +145,28 @@ class DelegatingBackend:
     async def release(self, lease: Lease) -> None:
         """Give a lease back."""
         await self.inner.release(lease)
+
+    async def clock(self) -> float:
+        """The clock of the other backend's store."""
+        return await self.inner.clock()
+
+    async def claim(
+        self, queues: Sequence[str], *, flows: Collection[str], ttl: float, limit: int = 1
+    ) -> Sequence[Claim]:
+        """Become the owner of queued runs."""
+        return await self.inner.claim(queues, flows=flows, ttl=ttl, limit=limit)
+
+    async def queues(self) -> Sequence[QueueStats]:
+        """How full each queue is."""
+        return await self.inner.queues()
+
+    async def send(self, run_id: str, key: str, body: bytes) -> int:
+        """Put a signal into a run's inbox."""
+        return await self.inner.send(run_id, key, body)
+
+    async def inbox(self, run_id: str, *, after: int = 0, limit: int = 100) -> Sequence[Signal]:
+        """A page of the signals that wait for a run."""
+        return await self.inner.inbox(run_id, after=after, limit=limit)
 
     async def get(self, scope: Scope, key: str) -> StoredValue | None:
         """The value of a key."""

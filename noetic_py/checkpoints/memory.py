@@ -11,11 +11,23 @@ from anyio.lowlevel import checkpoint
 from attrs import define, field
 
 from noetic_py.checkpoints import checks
-from noetic_py.checkpoints.adapter import PrunePage, StoreBackend, commit_in_turn
+from noetic_py.checkpoints.adapter import PrunePage, StoreBackend, commit_in_turn, queue_stats, woken
 from noetic_py.checkpoints.contract import BackendDurability, Scope
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.errors import StoreUnavailable
-from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
+from noetic_py.journal.stored import (
+    Claim,
+    Head,
+    Lease,
+    Queued,
+    QueueStats,
+    Record,
+    RunEntry,
+    Signal,
+    Stats,
+    StoredValue,
+    Transaction,
+)
 from noetic_py.journal.transforms import pack_scope, scopes_behind
 
 T = TypeVar("T")
@@ -27,6 +39,9 @@ class _Journal:
 
     Attributes:
         ends: Where transactions end.
+        queued: Its place in a queue.
+        lives: How many owners in a row have claimed it.
+        signals: Its inbox, by key, in the order of their numbers.
     """
 
     number: int
@@ -39,6 +54,9 @@ class _Journal:
     fence: int = 0
     held: Lease | None = None
     until: float = 0.0
+    queued: Queued | None = None
+    lives: int = 0
+    signals: dict[str, Signal] = field(factory=dict[str, Signal])
 
     @property
     def position(self) -> int:
@@ -220,7 +238,62 @@ class MemoryStore:
         for lease in leases:
             run = self.runs.get(lease.run_id)
             if run is not None and run.held == lease:
-                run.held = None
+                run.held, run.lives = None, 0
+
+    # -- queues and inboxes
+
+    def enqueue(self, given: Transaction, now: datetime) -> None:
+        """Do what a transaction says of queues and inboxes."""
+        run = self._get(given.run_id)
+        run.signals = {} if given.ended else {k: v for k, v in run.signals.items() if v.number > given.read}
+        if given.ended:
+            run.queued = None
+        elif given.queued is not None:
+            run.queued = woken(given.queued, now) if run.signals else given.queued
+        for each in given.signals:
+            if each.run_id in self.runs:
+                self.send(each.run_id, each.key, each.body, now)
+
+    def claim(
+        self, queues: Sequence[str], flows: Collection[str], ttl: float, limit: int, now: datetime
+    ) -> Sequence[Claim]:
+        """Become the owner of queued runs."""
+        seconds = now.timestamp()
+        ready = [
+            (-queued.priority, queued.at, run.number, run_id, queued)
+            for run_id, run in self.runs.items()
+            if (queued := run.queued) is not None
+            and queued.queue in queues
+            and queued.flow in flows
+            and queued.at is not None
+            and queued.at <= seconds
+            and not self._is_held(run)
+        ]
+        claims: list[Claim] = []
+        for *_, run_id, queued in sorted(ready, key=lambda each: each[:3])[:limit]:
+            lives = self.runs[run_id].lives + 1
+            claims.append(Claim(self.acquire(run_id, ttl, now), queued, lives, seconds))
+            self.runs[run_id].lives = lives
+        return claims
+
+    def queues(self, now: datetime) -> Sequence[QueueStats]:
+        """How full each queue is."""
+        return queue_stats(
+            ((run.queued, self._is_held(run)) for run in self.runs.values() if run.queued is not None), now
+        )
+
+    def send(self, run_id: str, key: str, body: bytes, now: datetime) -> int:
+        """Put a signal into a run's inbox, and let the run be claimed."""
+        run = self._get(run_id)
+        sent = run.signals.setdefault(key, Signal(run_id, key, body, self._tick()))
+        if run.queued is not None:
+            run.queued = woken(run.queued, now)
+        return sent.number
+
+    def inbox(self, run_id: str, after: int, limit: int) -> Sequence[Signal]:
+        """A page of a run's signals."""
+        run = self.runs.get(run_id)
+        return () if run is None else [each for each in run.signals.values() if each.number > after][:limit]
 
     # -- scoped values
 

@@ -33,6 +33,40 @@ class Record:
 
 
 @frozen
+class Queued:
+    """A run in a queue, which a worker is to claim.
+
+    Attributes:
+        queue: The queue.
+        flow: The flow that the run needs; a worker claims the runs whose flow it has.
+        at: From when on, in seconds since 1970 by the store's clock; `None` when only a signal wakes the run.
+        priority: Of the runs that may be claimed, the one with the highest goes first, then the one that waits longest.
+    """
+
+    queue: str
+    flow: str
+    at: float | None = 0.0
+    priority: int = 0
+
+
+@frozen
+class Signal:
+    """A message to a run, which waits in the run's inbox until its owner has stored what it did because of it.
+
+    Attributes:
+        run_id: The run.
+        key: While one with this key waits in the inbox, another one has no effect.
+        body: Its content.
+        number: Its place in the inbox, which the store gives: a later one has a larger number.
+    """
+
+    run_id: str
+    key: str
+    body: bytes
+    number: int = 0
+
+
+@frozen
 class Transaction:
     """What is appended to one run, whole or not at all.
 
@@ -46,6 +80,11 @@ class Transaction:
         status: Replaces the run's status; `None` leaves it.
         acquire: Seconds for which the writer becomes the run's owner with it; `None` for one that is the owner.
         release: Whether the owner's lease ends with it.
+        queued: Puts the run into a queue, or changes when it may be claimed; `None` leaves it.
+        read: Up to which number signals are taken out of the run's inbox. Where one is left, a run that `queued` puts
+            to sleep may be claimed at once.
+        signals: What is sent to other runs. One that is not there gets nothing.
+        ended: Whether the run has ended: it leaves its queue, and its inbox is emptied.
     """
 
     run_id: str
@@ -56,6 +95,15 @@ class Transaction:
     status: str | None = None
     acquire: float | None = None
     release: bool = False
+    queued: Queued | None = None
+    read: int = 0
+    signals: Sequence[Signal] = ()
+    ended: bool = False
+
+    @property
+    def only_appends(self) -> bool:
+        """Whether it leaves queues and inboxes as they are."""
+        return self.queued is None and not self.read and not self.signals and not self.ended
 
 
 @frozen
@@ -71,6 +119,44 @@ class Lease:
     run_id: str
     fence: int
     position: int | None = field(default=None, eq=False)
+
+
+@frozen
+class Claim:
+    """A run that a worker has claimed.
+
+    Attributes:
+        lease: The worker's.
+        queued: How the run was queued.
+        lives: How many owners in a row, this one included, have claimed the run; it begins anew when one gives it up.
+        now: The store's clock at that moment, in seconds since 1970.
+    """
+
+    lease: Lease
+    queued: Queued
+    lives: int
+    now: float
+
+
+@frozen
+class QueueStats:
+    """How full a queue is.
+
+    Attributes:
+        queue: The queue.
+        flow: The flow that these runs need.
+        ready: How many runs may be claimed now.
+        owned: How many an owner holds.
+        waiting: How many sleep, or wait for a signal.
+        since: When the run that has waited longest could first be claimed, in seconds since 1970; `None` for none.
+    """
+
+    queue: str
+    flow: str
+    ready: int
+    owned: int
+    waiting: int
+    since: float | None
 
 
 @frozen

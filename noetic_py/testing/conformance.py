@@ -20,7 +20,8 @@ class TestMyBackend(BackendContract):
         await self.runtime.advance(3600.0)
 ```
 
-A backend that outlives its process adds `LastingContract`, one whose stored bytes a test can reach `DamageContract`.
+A backend that has queues for workers adds `QueueContract`, one that outlives its process `LastingContract`, and one
+whose stored bytes a test can reach `DamageContract`.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ from noetic_py.testing._conformance.durability import Damaging, Reopening
 from noetic_py.testing._conformance.ids import HostileIds
 from noetic_py.testing._conformance.journals import Journals
 from noetic_py.testing._conformance.leases import Leases
+from noetic_py.testing._conformance.queues import Queues
 from noetic_py.testing._conformance.values import Values
 
-__all__ = ["BackendContract", "DamageContract", "LastingContract"]
+__all__ = ["BackendContract", "DamageContract", "LastingContract", "QueueContract"]
 
 
 class BackendContract(Journals, Leases, Values, HostileIds, Concurrency, Cancelling):
@@ -57,6 +59,22 @@ class BackendContract(Journals, Leases, Values, HostileIds, Concurrency, Cancell
 
         `backend` itself goes on, as another owner.
         """
+        raise NotImplementedError("lapse(backend) has to let every lease of `backend` end that was not released")
+
+
+class QueueContract(Queues):
+    """The contract of a backend with queues and inboxes; one without raises `ConfigError`, code `"queues"`."""
+
+    def make(self, folder: Path) -> CheckpointBackend:
+        """Make a backend that was not used yet.
+
+        Args:
+            folder: An empty folder, for backends that store files.
+        """
+        raise NotImplementedError("make(folder) has to make a backend that stores in `folder`")
+
+    async def lapse(self, backend: CheckpointBackend) -> None:
+        """Let every lease end that `backend` gave and that was not released, as in `BackendContract`."""
         raise NotImplementedError("lapse(backend) has to let every lease of `backend` end that was not released")
 
 

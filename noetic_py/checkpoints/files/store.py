@@ -19,7 +19,18 @@ from noetic_py.checkpoints.files import folder, journals
 from noetic_py.checkpoints.files.folder import Folder, decode_file, encode_file, read_file, write_new
 from noetic_py.checkpoints.locks import sync_folder
 from noetic_py.errors import CorruptRecord
-from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
+from noetic_py.journal.stored import (
+    Claim,
+    Head,
+    Lease,
+    QueueStats,
+    Record,
+    RunEntry,
+    Signal,
+    Stats,
+    StoredValue,
+    Transaction,
+)
 from noetic_py.journal.transforms import Packed, pack, pack_scope, scopes_behind, unpack
 
 
@@ -264,6 +275,8 @@ class FileStore(FileValues):
 
     def commit(self, given: Sequence[Transaction], now: datetime) -> Sequence[Lease]:
         """Append to several runs in order, begin and end ownership of them; all of it was checked before."""
+        for each in given:
+            self.enqueue(each, now)
         with ExitStack() as locks:
             # In one order everywhere, so that no two wait for each other.
             for run_id in sorted(each.run_id for each in given):
@@ -607,6 +620,31 @@ class FileStore(FileValues):
                 run = self._find(lease.run_id)
                 if run is not None and self._holds(run, lease):
                     self._save(evolve(run, owner=0))
+
+    # -- queues and inboxes: a folder has none, as a claim would have to read every run
+
+    def enqueue(self, given: Transaction, now: datetime) -> None:
+        """Refuse to queue a run, and to send a signal."""
+        if given.queued is not None or given.signals:
+            raise checks.no_queues("a folder of files")
+
+    def claim(
+        self, queues: Sequence[str], flows: Collection[str], ttl: float, limit: int, now: datetime
+    ) -> Sequence[Claim]:
+        """Refuse to claim."""
+        raise checks.no_queues("a folder of files")
+
+    def queues(self, now: datetime) -> Sequence[QueueStats]:
+        """Refuse to look at queues."""
+        raise checks.no_queues("a folder of files")
+
+    def send(self, run_id: str, key: str, body: bytes, now: datetime) -> int:
+        """Refuse to send a signal."""
+        raise checks.no_queues("a folder of files")
+
+    def inbox(self, run_id: str, after: int, limit: int) -> Sequence[Signal]:
+        """There are no signals."""
+        return ()
 
     def _holds(self, run: journals.RunHead | None, lease: Lease) -> bool:
         return run is not None and (run.fence, run.owner) == (lease.fence, self._folder.locks.owner)

@@ -109,9 +109,13 @@ MOST = 1 << 63 - POSITION_BITS
 RUN = "SELECT id, run_id, position, fence, owner, updated, crc, created, status, card, card_crc FROM runs"
 """Reads rows of runs, with the columns in the order of `RunRow`."""
 
+QUEUED = "SELECT q.run, q.queue, q.flow, q.at, q.priority, q.lives, q.crc FROM queued q"
+"""Reads rows of queues, with the columns in the order of `QueuedRow`."""
+
 _HEAD = struct.Struct("<qqqqq")
 _SUMMARY = struct.Struct("<qqq?")
 _THREE = struct.Struct("<qqq")
+_QUEUED = struct.Struct("<q?qqqq")
 
 
 def place(stream: int, position: int) -> int:
@@ -139,6 +143,19 @@ class RunRow:
     status: str | None
     summary: bytes
     summary_crc: int
+
+
+@define(eq=False)
+class QueuedRow:
+    """One row of `queued`; `at` is microseconds since 1970, and `run` the number of the run's row."""
+
+    run: int
+    queue: str
+    flow: str
+    at: int | None
+    priority: int
+    lives: int
+    crc: int
 
 
 class Sums:
@@ -176,6 +193,18 @@ class Sums:
         begun = zlib.crc32(_THREE.pack(version, len(scope), len(name)), self._seed)
         return zlib.crc32(value, zlib.crc32(name, zlib.crc32(scope, begun)))
 
+    def queued(self, row: QueuedRow) -> int:
+        """Return the checksum of a run's place in a queue."""
+        names = f"{row.queue}\0{row.flow}".encode()
+        numbers = _QUEUED.pack(row.run, row.at is None, row.at or 0, row.priority, row.lives, len(names))
+        return zlib.crc32(names, zlib.crc32(numbers, self._seed))
+
+    def signal(self, number: int, run: int, key: str, body: bytes) -> int:
+        """Return the checksum of a signal."""
+        name = key.encode()
+        begun = zlib.crc32(_THREE.pack(number, run, len(name)), self._seed)
+        return zlib.crc32(body, zlib.crc32(name, begun))
+
     def ticks(self, value: int) -> int:
         """Return the checksum of the file's counter."""
         return zlib.crc32(str(value).encode(), self._seed)
@@ -198,9 +227,23 @@ class Sums:
             pass
         raise CorruptRecord(f"the row of run {row[1]!r:.80} is damaged", hint="restore a copy of the file")
 
+    def checked_queued(self, row: tuple[Any, ...]) -> QueuedRow:
+        """A row of `queued`.
+
+        Raises:
+            CorruptRecord: It is not what was written.
+        """
+        try:
+            queued = QueuedRow(*row)
+            if queued.crc == self.queued(queued):
+                return queued
+        except (TypeError, AttributeError, struct.error):
+            pass
+        raise CorruptRecord(f"the place of run number {row[0]!r:.80} in its queue is damaged", hint="restore a copy")
+
 
 APPLICATION = 0x6E6F6574
-VERSION = 2
+VERSION = 3
 _OLDEST = (3, 35, 0)
 
 Mode: TypeAlias = Literal["wal", "exclusive", "persist"]
@@ -237,6 +280,15 @@ _TABLES = (
         version INTEGER PRIMARY KEY, scope BLOB NOT NULL, key TEXT NOT NULL, crc INTEGER NOT NULL, value BLOB NOT NULL
     )""",
     "CREATE UNIQUE INDEX pairs_by_key ON pairs (scope, key)",
+    """CREATE TABLE queued (
+        run INTEGER PRIMARY KEY, queue TEXT NOT NULL, flow TEXT NOT NULL, at INTEGER, priority INTEGER NOT NULL,
+        lives INTEGER NOT NULL, crc INTEGER NOT NULL
+    )""",
+    "CREATE INDEX queued_by_turn ON queued (queue, priority, at, run)",
+    """CREATE TABLE signals (
+        number INTEGER PRIMARY KEY, run INTEGER NOT NULL, key TEXT NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL
+    )""",
+    "CREATE UNIQUE INDEX signals_by_key ON signals (run, key)",
 )
 
 # By the version that a file has: what makes it one of the next.
@@ -247,6 +299,7 @@ _UPGRADES = {
         f"INSERT INTO transactions SELECT stream << {POSITION_BITS} | last, count, crc, body FROM transactions_1",  # noqa: S608  # nosec B608  # a number of ours
         "DROP TABLE transactions_1",
     ),
+    2: _TABLES[-4:],
 }
 
 

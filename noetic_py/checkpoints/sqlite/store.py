@@ -13,15 +13,17 @@ from typing import Any
 from attrs import astuple, evolve
 
 from noetic_py.checkpoints import checks
-from noetic_py.checkpoints.adapter import FARTHEST, LARGEST, AnyJob, PrunePage, commit_in_turn
+from noetic_py.checkpoints.adapter import FARTHEST, LARGEST, AnyJob, PrunePage, commit_in_turn, queue_stats
 from noetic_py.checkpoints.contract import Scope
 from noetic_py.checkpoints.sqlite.schema import (
     DRIVER_ERRORS,
     LONGEST,
     MOST,
+    QUEUED,
     RUN,
     Mode,
     OpenFile,
+    QueuedRow,
     RunRow,
     Sums,
     configure,
@@ -33,7 +35,19 @@ from noetic_py.checkpoints.sqlite.schema import (
     place,
 )
 from noetic_py.errors import CorruptRecord, LimitExceeded, StoreUnavailable
-from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
+from noetic_py.journal.stored import (
+    Claim,
+    Head,
+    Lease,
+    Queued,
+    QueueStats,
+    Record,
+    RunEntry,
+    Signal,
+    Stats,
+    StoredValue,
+    Transaction,
+)
 from noetic_py.journal.transforms import Packed, pack, pack_scope, scopes_behind, unpack
 
 _CHECKPOINT_BYTES = 4 << 20
@@ -51,6 +65,12 @@ _MOVE_ON = (
     "UPDATE runs SET position = ?, updated = ?, crc = ? WHERE id = ? AND run_id = ? "
     "AND position = ? AND fence = ? AND owner = ? AND updated = ? AND crc = ?"
 )
+_BY_NUMBER = RUN + " WHERE id = ?"
+_READY = (
+    QUEUED.replace(" FROM", ", r.owner FROM") + " JOIN runs r ON r.id = q.run "
+    "WHERE q.queue = ? AND q.priority = ? AND q.at <= ? ORDER BY q.at, q.run"
+)
+_ALL_QUEUED = QUEUED.replace(" FROM", ", r.owner FROM") + " JOIN runs r ON r.id = q.run"
 _HEADS = 512
 _PRUNED_AT_ONCE = 200
 _RESTORE = "restore a copy of the file"
@@ -453,6 +473,8 @@ class SqliteStore:
     def _forget(self, run: RunRow) -> None:
         streams = [stream for stream, _ in self._parts(run)]
         self._execute("DELETE FROM shared WHERE run = ?", (run.id,))
+        self._execute("DELETE FROM queued WHERE run = ?", (run.id,))
+        self._execute("DELETE FROM signals WHERE run = ?", (run.id,))
         self._execute("DELETE FROM runs WHERE id = ?", (run.id,))
         for stream in streams:
             self._trim(stream)
@@ -568,7 +590,125 @@ class SqliteStore:
         run = self._find(lease.run_id)
         if run is not None and (run.fence, run.owner) == (lease.fence, self._locks.owner):
             self._save(evolve(run, owner=0))
+            queued = self._queued(run.id)
+            if queued is not None and queued.lives:
+                queued.lives = 0
+                self._save_queued(queued)
         self._releases = True
+
+    # -- queues and inboxes
+
+    def _queued(self, run: int) -> QueuedRow | None:
+        row = self._one(QUEUED + " WHERE q.run = ?", (run,))
+        return None if row is None else self._sums.checked_queued(row)
+
+    def _save_queued(self, row: QueuedRow) -> None:
+        row.crc = self._sums.queued(row)
+        self._execute(
+            "INSERT OR REPLACE INTO queued (run, queue, flow, at, priority, lives, crc) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            astuple(row),
+        )
+
+    def enqueue(self, given: Transaction, now: datetime) -> None:
+        """Do what a transaction says of queues and inboxes."""
+        run = self._require(given.run_id)
+        upto = LARGEST if given.ended else given.read
+        if upto:
+            self._execute("DELETE FROM signals WHERE run = ? AND number <= ?", (run.id, upto))
+        if given.ended:
+            self._execute("DELETE FROM queued WHERE run = ?", (run.id,))
+        elif given.queued is not None:
+            new, old = given.queued, self._queued(run.id)
+            at = None if new.at is None else int(new.at * 1_000_000)
+            lives = 0 if old is None else old.lives
+            row = QueuedRow(run.id, new.queue, new.flow, at, new.priority, lives, 0)
+            if self._one("SELECT 1 FROM signals WHERE run = ?", (run.id,)) is not None:
+                _wake(row, now)
+            self._save_queued(row)
+        for each in given.signals:
+            receiver = self._find(each.run_id)
+            if receiver is not None:
+                self._send(receiver, each.key, each.body, now)
+
+    def claim(
+        self, queues: Sequence[str], flows: Collection[str], ttl: float, limit: int, now: datetime
+    ) -> Sequence[Claim]:
+        """Become the owner of queued runs; an owner whose process has ended has none any more."""
+        ready: list[QueuedRow] = []
+        for queue in queues:
+            ready += self._ready(queue, flows, limit, checks.micros(now))
+        ready.sort(key=lambda row: (-row.priority, row.at or 0, row.run))
+        claims: list[Claim] = []
+        for row in ready[:limit]:
+            run = self._sums.checked_run(self._execute(_BY_NUMBER, (row.run,)).fetchone(), summary=False)
+            lease = self.acquire(run.run_id, ttl, now)
+            row.lives += 1
+            self._save_queued(row)
+            claims.append(Claim(lease, _as_queued(row), row.lives, now.timestamp()))
+        return claims
+
+    def _ready(self, queue: str, flows: Collection[str], limit: int, now: int) -> Iterator[QueuedRow]:
+        """The next runs of a queue that may be claimed and have no owner, in their order."""
+        priority = self._next_priority(queue, LARGEST)
+        while priority is not None and limit:
+            for *row, owner in self._execute(_READY, (queue, priority, now)):
+                if row[2] not in flows or (owner and self._locks.alive(owner)):
+                    continue
+                # A row that cannot be read does not keep the others from being claimed.
+                with suppress(CorruptRecord):
+                    yield self._sums.checked_queued(tuple(row))
+                    limit -= 1
+                if not limit:
+                    return
+            priority = self._next_priority(queue, priority)
+
+    def _next_priority(self, queue: str, below: int) -> int | None:
+        row = self._one("SELECT max(priority) FROM queued WHERE queue = ? AND priority < ?", (queue, below))
+        return row[0] if row is not None and isinstance(row[0], int) else None
+
+    def queues(self, now: datetime) -> Sequence[QueueStats]:
+        """How full each queue is."""
+        rows = self._execute(_ALL_QUEUED).fetchall()
+        read = ((self._sums.checked_queued(tuple(row)), owner) for *row, owner in rows)
+        return queue_stats(((_as_queued(row), owner != 0 and self._locks.alive(owner)) for row, owner in read), now)
+
+    def send(self, run_id: str, key: str, body: bytes, now: datetime) -> int:
+        """Put a signal into a run's inbox, and let the run be claimed."""
+        return self._send(self._require(run_id), key, body, now)
+
+    def _send(self, run: RunRow, key: str, body: bytes, now: datetime) -> int:
+        row = self._one("SELECT number FROM signals WHERE run = ? AND key = ?", (run.id, key))
+        if row is not None and isinstance(row[0], int):
+            return row[0]
+        number = self._tick()
+        self._logged += len(body)
+        self._execute(
+            "INSERT INTO signals (number, run, key, crc, body) VALUES (?, ?, ?, ?, ?)",
+            (number, run.id, key, self._sums.signal(number, run.id, key, body), body),
+        )
+        queued = self._queued(run.id)
+        if queued is not None:
+            _wake(queued, now)
+            self._save_queued(queued)
+        return number
+
+    def inbox(self, run_id: str, after: int, limit: int) -> Sequence[Signal]:
+        """A page of a run's signals."""
+        run = self._find(run_id)
+        if run is None:
+            return ()
+        rows = self._execute(
+            "SELECT number, key, crc, body FROM signals WHERE run = ? AND number > ? ORDER BY number LIMIT ?",
+            (run.id, after, limit),
+        ).fetchall()
+        return [self._signal(run, row) for row in rows]
+
+    def _signal(self, run: RunRow, row: tuple[object, ...]) -> Signal:
+        match row:
+            case (int(number), str(key), int(crc), bytes(body)) if crc == self._sums.signal(number, run.id, key, body):
+                return Signal(run.run_id, key, body, number)
+            case _:
+                raise CorruptRecord(f"a signal of run {run.run_id!r} is damaged", hint=_RESTORE)
 
     # -- scoped values
 
@@ -634,6 +774,16 @@ class SqliteStore:
             (prefix, after, limit),
         ).fetchall()
         return scopes_behind((_bytes(scope) for (scope,) in rows), prefix, after, limit)
+
+
+def _wake(row: QueuedRow, now: datetime) -> None:
+    """Let a run be claimed at once."""
+    soon = checks.micros(now)
+    row.at = soon if row.at is None else min(row.at, soon)
+
+
+def _as_queued(row: QueuedRow) -> Queued:
+    return Queued(row.queue, row.flow, None if row.at is None else row.at / 1_000_000, row.priority)
 
 
 def _bytes(stored: object) -> bytes:
