@@ -14,7 +14,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from noetic_py.checkpoints import BackendDurability, Lease, Record, SqliteBackend, Transaction
+from noetic_py.checkpoints import BackendDurability, Lease, Queued, Record, SqliteBackend, Transaction
 from noetic_py.checkpoints.adapter import Job, WorkerPool
 from noetic_py.checkpoints.memory import MemoryStore
 from noetic_py.checkpoints.server import ServerBackend
@@ -167,6 +167,9 @@ class Server(MemoryStore):
             raise self.fails
         return [self.commit(each, SYSTEM.now()) for each in given]
 
+    def clock(self) -> float:
+        return 5.0
+
 
 class Reconnector:
     """Has no connection, and loses none."""
@@ -231,6 +234,11 @@ async def test_appends_that_wait_go_to_a_server_together(count: int, size: int, 
     assert set(outcomes.values()) == {1}
 
 
+async def test_the_clock_is_the_servers() -> None:
+    async with OnServer(Server()) as backend:
+        assert await backend.clock() == 5.0
+
+
 async def test_a_damaged_run_breaks_no_other_one_of_its_group() -> None:
     server = Server()
     server.fails = CorruptRecord("damaged")
@@ -255,6 +263,10 @@ async def test_the_last_thread_gives_the_leases_back() -> None:
     async with OnServer(server) as backend:
         taken = [await backend.acquire(run_id, ttl=LONG) for run_id in "abc"]
         await backend.release(taken[0])
-        assert [server._is_held(server.runs[run_id]) for run_id in "abc"] == [False, True, True]
-    assert not any(server._is_held(server.runs[run_id]) for run_id in "abc")
+        for run_id in "de":
+            await backend.commit([Transaction(run_id, 0, 0, [Record("K", ())], queued=Queued("q", "f"))])
+        claims = await backend.claim(["q"], flows=["f"], ttl=LONG, limit=2)
+        assert [each.lease.run_id for each in claims] == ["d", "e"]
+        assert [server._is_held(server.runs[run_id]) for run_id in "abcde"] == [False, True, True, True, True]
+    assert not any(server._is_held(server.runs[run_id]) for run_id in "abcde")
     assert all(isinstance(each, Lease) for each in taken)

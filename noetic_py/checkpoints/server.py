@@ -18,7 +18,7 @@ from attrs import frozen
 from noetic_py.checkpoints.adapter import AnyJob, BlockingStore, Job, ThreadedBackend, WorkerPool
 from noetic_py.checkpoints.checks import check_descriptors
 from noetic_py.errors import NoeticError, StoreUnavailable
-from noetic_py.journal.stored import Lease, Transaction
+from noetic_py.journal.stored import Claim, Lease, Transaction
 from noetic_py.journal.transforms import Packed, pack
 
 T = TypeVar("T")
@@ -73,6 +73,10 @@ class ServerStore(BlockingStore, Protocol):
         Raises:
             NoeticError: None of them was taken. If they are several, each may be tried alone.
         """
+        ...
+
+    def clock(self) -> float:
+        """The server's clock: seconds since 1970."""
         ...
 
 
@@ -225,9 +229,16 @@ class _BackendWorker(ServerWorker[L, B]):
         commits = [job for job in jobs if isinstance(job, _CommitJob)]
         if len(commits) < 2 or not self._done_at_once(commits):
             super().do(jobs)
-        for job in commits:
-            self._leases.update(lease for each, lease in job.leases if each.acquire is not None and not each.release)
-        self._leases.update(job.value for job in jobs if isinstance(job.value, Lease))
+        for commit in commits:
+            self._leases.update(lease for each, lease in commit.leases if each.acquire is not None and not each.release)
+        for job in jobs:
+            match job.value:
+                case Lease() as lease:
+                    self._leases.add(lease)
+                case [Claim(), *_] as claims:
+                    self._leases.update(each.lease for each in claims)
+                case _:
+                    pass
 
     def _done_at_once(self, jobs: Sequence[_CommitJob]) -> bool:
         """Do jobs in one transaction; returns whether that is their outcome, or each has to be done alone."""
@@ -320,6 +331,14 @@ class ServerBackend(ThreadedBackend[B]):
     async def _acquire(self, work: Callable[[B], Lease]) -> Lease:
         await self._begin()
         return await super()._acquire(work)
+
+    async def _claim(self, work: Callable[[B], Sequence[Claim]]) -> Sequence[Claim]:
+        await self._begin()
+        return await super()._claim(work)
+
+    async def clock(self) -> float:
+        """The server's clock, which queues go by: seconds since 1970."""
+        return await self._do(lambda store: store.clock())
 
     async def release(self, lease: Lease) -> None:
         """Give a lease back; one that is not held any more is not an error."""
