@@ -197,9 +197,11 @@ _PLAIN = {
         WHERE run_id = %(run_id)s AND fence = %(fence)s AND until IS NOT NULL RETURNING id"""
     ),
     "release": sql.SQL(
-        """UPDATE {runs} AS r SET until = NULL
-        FROM unnest(%(run_ids)b::text[], %(fences)b::bigint[]) AS each (run_id, fence)
-        WHERE r.run_id = each.run_id AND r.fence = each.fence AND r.until IS NOT NULL"""
+        """WITH locked AS MATERIALIZED (
+            SELECT r.id FROM unnest(%(run_ids)b::text[], %(fences)b::bigint[]) AS each (run_id, fence)
+            JOIN {runs} r ON r.run_id = each.run_id AND r.fence = each.fence AND r.until IS NOT NULL
+            ORDER BY r.run_id FOR NO KEY UPDATE OF r
+        ) UPDATE {runs} r SET until = NULL FROM locked l WHERE r.id = l.id"""
     ),
     "old": sql.SQL(
         """SELECT id, status, %(before)s::timestamptz IS NULL OR updated < %(before)s::timestamptz,
