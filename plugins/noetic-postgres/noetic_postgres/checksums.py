@@ -69,3 +69,15 @@ class Checksums:
         name = key.encode()
         begun = zlib.crc32(_THREE.pack(version, len(packed), len(name)), self._seed)
         return zlib.crc32(value, zlib.crc32(name, zlib.crc32(packed, begun)))
+
+    def queued(self, queue: str, flow: str, priority: int) -> int:
+        """Return the checksum of a place in a queue; runs with the same place have the same one."""
+        name = queue.encode()
+        begun = zlib.crc32(_TWO.pack(priority, len(name)), self._seed)
+        return zlib.crc32(flow.encode(), zlib.crc32(name, begun))
+
+    def signal(self, run: int, number: int, key: str, body: bytes) -> int:
+        """Return the checksum of a signal."""
+        name = key.encode()
+        begun = zlib.crc32(_THREE.pack(run, number, len(name)), self._seed)
+        return zlib.crc32(body, zlib.crc32(name, begun))

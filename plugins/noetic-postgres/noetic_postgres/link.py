@@ -164,10 +164,11 @@ class Link:
         self._marked = self._marked or bool(count)
         return bool(count)
 
-    def commit(self, result: Any) -> None:
-        """End a transaction of several statements."""
+    def commit(self, result: Any, last: Sequence[tuple[bytes, Values]] = ()) -> None:
+        """End a transaction of several statements, of which the last ones give nothing."""
         number = self._promise(result)
-        self.batch([(self.sql.mark, {"session": self.session, "number": number}), (b"COMMIT", None)])
+        mark = self.sql.mark, {"session": self.session, "number": number}
+        self.batch([*last, mark, (b"COMMIT", None)])
         self.pending = None
         self._marked = True
 

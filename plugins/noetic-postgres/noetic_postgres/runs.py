@@ -9,8 +9,9 @@ from itertools import chain
 from attrs import evolve, frozen
 
 from noetic_postgres.checksums import FARTHEST, int8
-from noetic_postgres.journals import RESTORE, Found, Journals, ended, refusal_of
+from noetic_postgres.journals import RESTORE, Found, ended, refusal_of
 from noetic_postgres.link import Row, Values
+from noetic_postgres.queues import LONGEST, Queues
 from noetic_py.checkpoints.adapter import PrunePage
 from noetic_py.checkpoints.checks import is_held, is_owned, is_taken, no_end, no_run, not_held
 from noetic_py.checkpoints.server import PackedTransaction
@@ -19,9 +20,8 @@ from noetic_py.journal.stored import Lease, RunEntry, Stats, Transaction
 
 __all__ = ["Runs"]
 
-# Ten years; the server's own times end somewhere.
-_LONGEST = 3e8
 _PRUNED_AT_ONCE = 200
+_FORGETTING = ("streams", "drop_shared", "drop_queued", "drop_signals", "drop_runs")
 
 
 @frozen(eq=False)
@@ -29,23 +29,33 @@ class _Planned:
     """One transaction of several.
 
     Attributes:
-        lease: Its owner's lease, and where the run ends with it.
+        what: The transaction, with the fence of a new owner.
         number: The run's number.
         statements: What writes it; each gives one row, with the count of runs that were as they were found.
         has_blobs: Whether it has large payloads, which are stored apart.
     """
 
-    lease: Lease
+    what: Transaction
     number: int
     statements: Sequence[tuple[bytes, Values]]
     has_blobs: bool
+
+    @property
+    def lease(self) -> Lease:
+        """Its owner's lease, and where the run ends with it."""
+        return ended(self.what)
+
+
+def _is_plain(what: Transaction) -> bool:
+    """Whether it only appends to a run that has its owner."""
+    return what.acquire is None and what.only_appends
 
 
 def _released(leases: Collection[Lease]) -> dict[str, object]:
     return {"run_ids": [each.run_id for each in leases], "fences": [int8(each.fence) for each in leases]}
 
 
-class Runs(Journals):
+class Runs(Queues):
     """Runs as a whole: leases, lists, forks, deletion."""
 
     # -- leases
@@ -79,12 +89,12 @@ class Runs(Journals):
             "fence": run.fence,
             "new_fence": lease.fence,
             "crc": self.link.checksums.head(run.id, lease.run_id, run.position, lease.fence),
-            "ttl": min(ttl, _LONGEST),
+            "ttl": min(ttl, LONGEST),
         }
 
     def _create(self, lease: Lease, ttl: float) -> bool:
         values = self._made(lease.fence, lease.run_id, 0, lease.fence)
-        return self.link.write(self.link.sql.acquire_new, {**values, "ttl": min(ttl, _LONGEST)}, lease)
+        return self.link.write(self.link.sql.acquire_new, {**values, "ttl": min(ttl, LONGEST)}, lease)
 
     def _made(
         self, number: int, run_id: str, position: int, fence: int, summary: bytes = b"", status: str | None = None
@@ -106,9 +116,9 @@ class Runs(Journals):
         }
 
     def commit_many(self, given: Sequence[Sequence[Transaction]]) -> Sequence[Sequence[Lease] | NoeticError]:
-        """Do commits of different runs: one append in one statement, others in one transaction of the server."""
+        """Do commits of different runs: one append in one statement, all else in one transaction of the server."""
         packed = [[PackedTransaction.of(what, self.threshold) for what in each] for each in given]
-        if len(packed) == 1 and len(packed[0]) == 1 and packed[0][0].what.acquire is None:
+        if len(packed) == 1 and len(packed[0]) == 1 and _is_plain(packed[0][0].what):
             return [self.append_one(packed[0][0])]
         while (outcomes := self._commit_together(packed)) is None:
             # A run was written, taken, deleted or made again meanwhile; what is found the next time says why.
@@ -126,11 +136,7 @@ class Runs(Journals):
         self, given: Sequence[Sequence[PackedTransaction]]
     ) -> Sequence[Sequence[Lease] | NoeticError] | None:
         """Do commits in one transaction; `None` if one that was not refused was not taken."""
-        plain: dict[int, tuple[PackedTransaction, int]] = {}
-        for index, each in enumerate(given):
-            number = self.numbers.get(each[0].what.run_id) if len(each) == 1 else None
-            if number is not None and each[0].what.acquire is None and not each[0].packed.blobs:
-                plain[index] = each[0], number
+        plain = self._plain(given)
         planned = self._planned({index: each for index, each in enumerate(given) if index not in plain})
         outcomes: dict[int, Sequence[Lease] | NoeticError] = {}
         steps: list[_Planned] = []
@@ -141,10 +147,15 @@ class Runs(Journals):
                 outcomes[index] = [step.lease for step in plan]
                 steps += plan
         # Every session takes the rows of several runs in the same order, so that no two wait for each other.
-        steps.sort(key=lambda step: step.lease.run_id)
+        steps.sort(key=lambda step: step.what.run_id)
+        queueing = [step.what for step in steps if not step.what.only_appends]
         statements: list[tuple[bytes, Values | None]] = [(b"BEGIN", None)]
         if any(step.has_blobs for step in steps):
             statements.append((self.link.sql["keep"], {"lock": self.link.lock}))
+        locked = len(statements)
+        if queueing or (plain and steps):
+            run_ids = [*(one.what.run_id for one, _ in plain.values()), *(step.what.run_id for step in steps)]
+            statements += self.locking(queueing, run_ids)
         if plain:
             statements.append(self.group(sorted(plain.values(), key=lambda each: each[0].what.run_id)))
         begun = len(statements)
@@ -156,10 +167,21 @@ class Runs(Journals):
         for index, (one, number) in plain.items():
             outcomes[index] = [ended(one.what)] if number in done else self.append_again(one)
         result = [outcomes[index] for index in range(len(given))]
-        self.link.commit(result)
-        for step in steps:
-            self.numbers.put(step.lease.run_id, step.number)
+        numbers = {step.what.run_id: step.number for step in steps}
+        last = self.queueing(queueing, {**dict(results[locked]), **numbers}, results[locked + 1]) if queueing else ()
+        self.link.commit(result, list(last))
+        for run_id, number in numbers.items():
+            self.numbers.put(run_id, number)
         return result
+
+    def _plain(self, given: Sequence[Sequence[PackedTransaction]]) -> dict[int, tuple[PackedTransaction, int]]:
+        """The commits that one statement does for all of them, by their place, with the numbers of their runs."""
+        plain: dict[int, tuple[PackedTransaction, int]] = {}
+        for index, each in enumerate(given):
+            number = self.numbers.get(each[0].what.run_id) if len(each) == 1 else None
+            if number is not None and _is_plain(each[0].what) and not each[0].packed.blobs:
+                plain[index] = each[0], number
+        return plain
 
     def _planned(self, given: Mapping[int, Sequence[PackedTransaction]]) -> dict[int, Sequence[_Planned] | NoeticError]:
         """What writes commits, or why one is refused."""
@@ -223,21 +245,21 @@ class Runs(Journals):
             raise refused
         number = tick if run is None else run.id
         what = evolve(what, fence=what.fence if what.acquire is None else tick)
-        given, lease = evolve(given, what=what), ended(what)
+        given = evolve(given, what=what)
         statements: list[tuple[bytes, Values]] = []
         if run is None:
-            ttl = None if what.acquire is None or what.release else min(what.acquire, _LONGEST)
+            ttl = None if what.acquire is None or what.release else min(what.acquire, LONGEST)
             values = {**self.new_values(given, number), "lock": None, "ttl": ttl}
             statements.append((self.link.sql.batch_append_new, values))
         else:
             if what.acquire is not None:
-                statements.append((self.link.sql.batch_acquire, self._taking(run, lease, what.acquire)))
+                statements.append((self.link.sql.batch_acquire, self._taking(run, ended(what), what.acquire)))
             statements.append(self.appending(given, number))
-        return _Planned(lease, number, statements, bool(given.packed.blobs))
+        return _Planned(what, number, statements, bool(given.packed.blobs))
 
     def renew(self, lease: Lease, ttl: float) -> Lease:
         """Renew the lease."""
-        values = {"run_id": lease.run_id, "fence": int8(lease.fence), "ttl": min(ttl, _LONGEST)}
+        values = {"run_id": lease.run_id, "fence": int8(lease.fence), "ttl": min(ttl, LONGEST)}
         if not self.link.rows(self.link.sql["renew"], values):
             raise not_held()
         return lease
@@ -371,7 +393,7 @@ class Runs(Journals):
     def _forget(self, ids: Sequence[int]) -> None:
         """Take runs away, and what is not read any more then: all of a stream, or what is behind its last fork."""
         values: Mapping[str, object] = {"ids": ids}
-        rows = self.link.batch([(self.link.sql[name], values) for name in ("streams", "drop_shared", "drop_runs")])[0]
+        rows = self.link.batch([(self.link.sql[name], values) for name in _FORGETTING])[0]
         streams = sorted({*ids, *(stream for (stream,) in rows)})
         digests = sorted({digest for (digest,) in self.link.rows(self.link.sql["trim"], {"streams": streams})})
         if digests:

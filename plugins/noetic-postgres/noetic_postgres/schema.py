@@ -16,7 +16,7 @@ from noetic_py.errors import CorruptRecord, StoreUnavailable
 
 __all__ = ["CREATING", "IDLE", "OLDEST", "VERSION", "Found", "check_server", "lock_of", "prepare"]
 
-VERSION = 1
+VERSION = 2
 """The version of the tables."""
 OLDEST = 15
 """The oldest server, by its major version."""
@@ -66,8 +66,25 @@ _TABLES = sql.SQL(
     ) WITH (fillfactor = 20);
     """
 )
+_QUEUES = sql.SQL(
+    """
+    CREATE TABLE {schema}.queued (
+        run bigint PRIMARY KEY, queue text COLLATE "C" NOT NULL, flow text COLLATE "C" NOT NULL,
+        at double precision, priority bigint NOT NULL, crc bigint NOT NULL, lives bigint NOT NULL, fence bigint NOT NULL
+    ) WITH (fillfactor = 60);
+    CREATE INDEX queued_by_turn ON {schema}.queued (queue, priority DESC, at, run) WHERE at IS NOT NULL;
+    CREATE TABLE {schema}.signals (
+        run bigint NOT NULL, number bigint NOT NULL, name bytea NOT NULL, key text COLLATE "C" NOT NULL,
+        crc bigint NOT NULL, body bytea NOT NULL, PRIMARY KEY (run, number)
+    );
+    CREATE UNIQUE INDEX signals_by_name ON {schema}.signals (run, name);
+    """
+)
+_UPGRADES = {1: _QUEUES}
+"""By the version that the tables have: what makes them those of the next."""
 _FIND = sql.SQL("SELECT version, salt FROM {schema}.store")
 _INSERT = sql.SQL("INSERT INTO {schema}.store VALUES (1, %s, %s, now())")
+_UPGRADED = sql.SQL("UPDATE {schema}.store SET version = %s")
 
 
 @frozen
@@ -170,7 +187,7 @@ def _settings(connection: psycopg.Connection[tuple[Any, ...]]) -> dict[str, str]
 
 
 def _find(connection: psycopg.Connection[tuple[Any, ...]], schema: str, where: str) -> bytes | None:
-    """The salt of a store that is there."""
+    """The salt of a store that is there; `None` also where its tables are those of an earlier release."""
     try:
         row = connection.execute(_FIND.format(schema=sql.Identifier(schema)), binary=True).fetchone()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
@@ -179,6 +196,8 @@ def _find(connection: psycopg.Connection[tuple[Any, ...]], schema: str, where: s
         raise from_server(error, where) from None
     if row is None or not isinstance(row[1], bytes):
         raise CorruptRecord(f"{where}: the store has lost its salt", hint="restore a copy of the database")
+    if row[0] in _UPGRADES:
+        return None
     if row[0] != VERSION:
         raise StoreUnavailable(
             f"{where}: the tables have version {row[0]}, and this release knows {VERSION}",
@@ -190,7 +209,8 @@ def _find(connection: psycopg.Connection[tuple[Any, ...]], schema: str, where: s
 
 
 def _make(connection: psycopg.Connection[tuple[Any, ...]], schema: str, where: str) -> bytes:
-    """Make the tables, unless another session does so at this moment."""
+    """Make the tables, or those that were added since, unless another session does so at this moment."""
+    there = None
     try:
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [CREATING])
@@ -205,13 +225,19 @@ def _make(connection: psycopg.Connection[tuple[Any, ...]], schema: str, where: s
             ).fetchone()
             if there is None:
                 connection.execute(_TABLES.format(schema=name))
+                connection.execute(_QUEUES.format(schema=name))
                 connection.execute(_INSERT.format(schema=name), (VERSION, secrets.token_bytes(16)))
+            else:
+                _upgrade(connection, name)
     except psycopg.errors.InsufficientPrivilege:
+        new = there is None
         raise StoreUnavailable(
-            f"{where}: the role may not make the schema",
+            f"{where}: the role may not {'make the schema' if new else 'add the tables of this release'}",
             where=where,
             reason="permission",
-            hint=f"an administrator runs: CREATE SCHEMA {schema} AUTHORIZATION the_role",
+            hint=f"an administrator runs: CREATE SCHEMA {schema} AUTHORIZATION the_role"
+            if new
+            else "connect once as the role that made the schema, and give this one the rights to its tables",
         ) from None
     salt = _find(connection, schema, where)
     if salt is None:
@@ -219,3 +245,13 @@ def _make(connection: psycopg.Connection[tuple[Any, ...]], schema: str, where: s
             f"{where}: the schema was dropped just now", where=where, reason="schema", hint="try again"
         )
     return salt
+
+
+def _upgrade(connection: psycopg.Connection[tuple[Any, ...]], schema: sql.Identifier) -> None:
+    """Make tables of an earlier release those of this one; what is stored stays."""
+    row = connection.execute(_FIND.format(schema=schema)).fetchone()
+    for version, statements in _UPGRADES.items():
+        if row is not None and row[0] == version:
+            connection.execute(statements.format(schema=schema))
+            row = (version + 1,)
+            connection.execute(_UPGRADED.format(schema=schema), row)

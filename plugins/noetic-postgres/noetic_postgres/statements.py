@@ -14,7 +14,19 @@ from psycopg import sql
 
 __all__ = ["Statements", "statements_of"]
 
-_TABLES = ("store", "runs", "shared", "transactions", "blobs", "uses", "pairs", "sessions", "ticks")
+_TABLES = (
+    "store",
+    "runs",
+    "shared",
+    "transactions",
+    "blobs",
+    "uses",
+    "pairs",
+    "sessions",
+    "queued",
+    "signals",
+    "ticks",
+)
 
 # -- what a write begins with: the one row that it depends on
 
@@ -247,6 +259,95 @@ _PLAIN = {
         SELECT %(run)s, each.upto, each.stream, each.crc
         FROM unnest(%(uptos)b::bigint[], %(streams)b::bigint[], %(crcs)b::bigint[]) AS each (upto, stream, crc)"""
     ),
+    # queues and inboxes
+    "clock": sql.SQL("SELECT extract(epoch FROM clock_timestamp())::float8"),
+    # Every session takes the rows of several runs in this order.
+    "lock_runs": sql.SQL(
+        "SELECT run_id, id FROM {runs} WHERE run_id = ANY(%(run_ids)b::text[]) ORDER BY run_id FOR NO KEY UPDATE"
+    ),
+    # One priority after another, so that no runs are looked at that sleep: those are behind the ones that may be
+    # claimed, of each priority. No more rows are locked than are wanted of a queue. A fence is drawn when the row is
+    # locked, so it is larger than any before. Lives count on while each owner has claimed the run and none gives it up.
+    "ready": sql.SQL(
+        """SELECT ready.*, nextval({ticks_name}), {now}
+        FROM unnest(%(queues)b::text[]) AS wanted (queue) CROSS JOIN LATERAL (
+            WITH RECURSIVE priorities AS (
+                SELECT max(priority) AS priority FROM {queued} WHERE queue = wanted.queue COLLATE "C" AND at IS NOT NULL
+                UNION ALL
+                SELECT (SELECT max(q.priority) FROM {queued} q WHERE q.queue = wanted.queue COLLATE "C"
+                    AND q.priority < p.priority AND q.at IS NOT NULL)
+                FROM priorities p WHERE p.priority IS NOT NULL
+            )
+            SELECT due.* FROM priorities p CROSS JOIN LATERAL (
+                SELECT q.run, q.queue, q.flow, q.at, q.priority, q.crc,
+                    CASE WHEN r.until IS NOT NULL AND r.fence = q.fence THEN q.lives ELSE 0 END,
+                    r.run_id, r.position, r.fence, r.crc
+                FROM {queued} q JOIN {runs} r ON r.id = q.run
+                WHERE q.queue = wanted.queue COLLATE "C" AND q.priority = p.priority AND q.at <= {now}
+                    AND q.flow = ANY(%(flows)b::text[]) AND q.run <> ALL(%(damaged)b::bigint[])
+                    AND (r.until IS NULL OR r.until <= now())
+                ORDER BY q.at, q.run LIMIT %(limit)s
+                FOR NO KEY UPDATE OF q, r SKIP LOCKED
+            ) AS due LIMIT %(limit)s
+        ) AS ready"""
+    ),
+    "claim": sql.SQL(
+        """WITH given AS (
+            SELECT * FROM unnest(
+                %(ids)b::bigint[], %(fences)b::bigint[], %(crcs)b::bigint[], %(lives)b::bigint[]
+            ) AS each (id, fence, crc, lives)
+        ), taken AS (
+            UPDATE {runs} r SET fence = g.fence, crc = g.crc, until = now() + %(ttl)s::float8 * interval '1 second'
+            FROM given g WHERE r.id = g.id
+        )
+        UPDATE {queued} q SET fence = g.fence, lives = g.lives FROM given g WHERE q.run = g.id"""
+    ),
+    # With the row of its run locked before, no signal comes in between.
+    "enqueue": sql.SQL(
+        """INSERT INTO {queued} AS old (run, queue, flow, at, priority, crc, lives, fence)
+        SELECT each.run, each.queue, each.flow,
+            CASE WHEN EXISTS (SELECT 1 FROM {signals} s WHERE s.run = each.run) THEN least(each.at, {now})
+                ELSE each.at END,
+            each.priority, each.crc, 0, 0
+        FROM unnest(
+            %(runs)b::bigint[], %(queues)b::text[], %(flows)b::text[], %(ats)b::float8[], %(priorities)b::bigint[],
+            %(crcs)b::bigint[]
+        ) AS each (run, queue, flow, at, priority, crc)
+        ON CONFLICT (run) DO UPDATE SET queue = excluded.queue, flow = excluded.flow, at = excluded.at,
+            priority = excluded.priority, crc = excluded.crc"""
+    ),
+    "wake": sql.SQL("UPDATE {queued} SET at = {now} WHERE run = ANY(%(ids)b::bigint[]) AND (at IS NULL OR at > {now})"),
+    "queues": sql.SQL(
+        """SELECT queue, flow, priority, crc, count(*) FILTER (WHERE place = 'owned'),
+            count(*) FILTER (WHERE place = 'ready'), count(*) FILTER (WHERE place = 'waiting'),
+            min(at) FILTER (WHERE place = 'ready')
+        FROM (
+            SELECT q.queue, q.flow, q.priority, q.crc, q.at,
+                CASE WHEN r.until > now() THEN 'owned' WHEN q.at <= {now} THEN 'ready' ELSE 'waiting' END AS place
+            FROM {queued} q JOIN {runs} r ON r.id = q.run
+        ) AS placed GROUP BY queue, flow, priority, crc ORDER BY queue, flow"""
+    ),
+    "signal": sql.SQL(
+        """SELECT s.number FROM {signals} s JOIN {runs} r ON r.id = s.run
+        WHERE r.run_id = %(run_id)s AND s.name = %(name)s"""
+    ),
+    "send": sql.SQL(
+        """INSERT INTO {signals} (run, number, name, key, crc, body)
+        SELECT * FROM unnest(
+            %(runs)b::bigint[], %(numbers)b::bigint[], %(names)b::bytea[], %(keys)b::text[], %(crcs)b::bigint[],
+            %(bodies)b::bytea[]
+        ) ON CONFLICT (run, name) DO NOTHING"""
+    ),
+    "inbox": sql.SQL(
+        """SELECT s.run, s.number, s.key, s.crc, s.body FROM {signals} s JOIN {runs} r ON r.id = s.run
+        WHERE r.run_id = %(run_id)s AND s.number > %(after)s ORDER BY s.number LIMIT %(limit)s"""
+    ),
+    "drop_read": sql.SQL(
+        """DELETE FROM {signals} s USING unnest(%(runs)b::bigint[], %(numbers)b::bigint[]) AS each (run, upto)
+        WHERE s.run = each.run AND s.number <= each.upto"""
+    ),
+    "drop_queued": sql.SQL("DELETE FROM {queued} WHERE run = ANY(%(ids)b::bigint[])"),
+    "drop_signals": sql.SQL("DELETE FROM {signals} WHERE run = ANY(%(ids)b::bigint[])"),
     # deleting
     "collect": sql.SQL("SELECT pg_advisory_xact_lock(%(lock)s)"),
     "keep": sql.SQL("SELECT pg_advisory_xact_lock_shared(%(lock)s)"),
@@ -316,6 +417,8 @@ def statements_of(schema: str) -> Statements:
     """The statements for a schema."""
     names: dict[str, sql.Composable] = {name: sql.Identifier(schema, name) for name in _TABLES}
     names["ticks_name"] = sql.Literal(f'"{schema}"."ticks"')
+    # What queues go by: the server's clock, as it was when the transaction began.
+    names["now"] = sql.SQL("extract(epoch FROM now())::float8")
 
     def made(*parts: sql.SQL) -> bytes:
         return sql.Composed([part.format(**names) for part in parts]).as_bytes(None)

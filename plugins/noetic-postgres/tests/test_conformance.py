@@ -13,7 +13,7 @@ from postgres_server import PostgresServer
 from psycopg import sql
 
 from noetic_py.checkpoints import CheckpointBackend
-from noetic_py.testing.conformance import BackendContract, DamageContract, LastingContract
+from noetic_py.testing.conformance import BackendContract, DamageContract, LastingContract, QueueContract
 from tests.properties.checks import FULL
 
 
@@ -35,11 +35,11 @@ class _OnServer:
         self.server.lapse(self.schema)
 
 
-class TestPostgres(_OnServer, BackendContract, LastingContract):
+class TestPostgres(_OnServer, BackendContract, QueueContract, LastingContract):
     pass
 
 
-class TestOneConnection(_OnServer, BackendContract):
+class TestOneConnection(_OnServer, BackendContract, QueueContract):
     """Everything goes through one connection, so that appends wait and share commits; and every payload is apart."""
 
     __test__ = FULL

@@ -10,6 +10,7 @@ import anyio.to_thread
 import psycopg
 import pytest
 from noetic_postgres import PostgresBackend
+from noetic_postgres.schema import VERSION
 from postgres_proxy import proxy_of
 from postgres_server import PASSWORD, USER, PostgresServer
 from psycopg import sql
@@ -93,7 +94,7 @@ async def test_tables_of_a_newer_release(server: PostgresServer) -> None:
         server.query(f"UPDATE {schema}.store SET version = 99")
         error = await refused(PostgresBackend(server.url(schema)), "newer")
         assert "99" in error.message
-        server.query(f"UPDATE {schema}.store SET version = 1")
+        server.query(f"UPDATE {schema}.store SET version = {VERSION}")
         async with PostgresBackend(server.url(schema)) as backend:
             assert await journal(backend, "r") == [b"x"]
 

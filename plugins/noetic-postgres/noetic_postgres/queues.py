@@ -1,0 +1,233 @@
+"""Queues and inboxes: which runs may be claimed, and the signals that wake them.
+
+A place in a queue and an inbox change only while the row of their run is locked, so that what wakes a run and what
+lets it sleep see each other, and a later signal never becomes visible before an earlier one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+
+from attrs import evolve, frozen
+
+from noetic_postgres.checksums import FARTHEST, int8
+from noetic_postgres.journals import RESTORE, Journals
+from noetic_postgres.link import Row, Values
+from noetic_py.checkpoints.checks import no_run
+from noetic_py.errors import CorruptRecord
+from noetic_py.journal.stored import Claim, Lease, Queued, QueueStats, Signal, Transaction
+
+__all__ = ["LONGEST", "Queues"]
+
+LONGEST = 3e8
+"""The longest lease: ten years; the server's own times end somewhere."""
+
+
+@frozen
+class _Ready:
+    """A run that may be claimed, and whose row is locked.
+
+    Attributes:
+        id: The run's number.
+        crc: The checksum of the row of the run as it will be.
+        claim: What its new owner gets.
+    """
+
+    id: int
+    crc: int
+    claim: Claim
+
+
+class Queues(Journals):
+    """Queues and inboxes."""
+
+    def clock(self) -> float:
+        """The server's clock."""
+        seconds: float
+        ((seconds,),) = self.link.rows(self.link.sql["clock"])
+        return seconds
+
+    # -- claiming
+
+    def claim(
+        self, queues: Sequence[str], flows: Collection[str], ttl: float, limit: int, now: datetime
+    ) -> Sequence[Claim]:
+        """Become the owner of queued runs until the server's clock says that the time is up."""
+        values = {"queues": list(queues), "flows": list(flows), "limit": limit}
+        # Of several queues each gives as many as are wanted.
+        taken = sorted(self._ready(values), key=_turn)[:limit]
+        claims = [each.claim for each in taken]
+        if not taken:
+            self.link.undo()
+            return claims
+        claim = {
+            "ids": [each.id for each in taken],
+            "fences": [each.lease.fence for each in claims],
+            "crcs": [each.crc for each in taken],
+            "lives": [each.lives for each in claims],
+            "ttl": min(ttl, LONGEST),
+        }
+        self.link.commit(claims, [(self.link.sql["claim"], claim)])
+        for each in taken:
+            self.numbers.put(each.claim.lease.run_id, each.id)
+        return claims
+
+    def _ready(self, values: Values) -> Sequence[_Ready]:
+        """Lock runs that may be claimed. One that is damaged does not keep those behind it from being claimed."""
+        damaged: list[int] = []
+        begin: list[tuple[bytes, Values | None]] = [(b"BEGIN", None)]
+        while True:
+            rows = self.link.batch([*begin, (self.link.sql["ready"], {**values, "damaged": damaged})])[-1]
+            begin.clear()
+            found: list[_Ready] = []
+            for row in rows:
+                try:
+                    found.append(self._checked_ready(row))
+                except CorruptRecord:
+                    damaged.append(row[0])
+            if len(found) == len(rows):
+                return found
+
+    def _checked_ready(self, row: Row) -> _Ready:
+        number, queue, flow, at, priority, crc, lives, run_id, position, fence, head_crc, new_fence, now = row
+        self.run_of(run_id, (number, position, fence, head_crc))
+        queued = Queued(queue, flow, at, priority)
+        self._check_place(queued, crc)
+        lease = Lease(run_id, new_fence, position)
+        return _Ready(
+            number,
+            self.link.checksums.head(number, run_id, position, new_fence),
+            Claim(lease, queued, lives + 1, now),
+        )
+
+    def _check_place(self, queued: Queued, crc: int) -> None:
+        if crc != self.link.checksums.queued(queued.queue, queued.flow, queued.priority):
+            raise CorruptRecord("the place of a run in a queue is damaged", hint=RESTORE)
+
+    def queues(self, now: datetime) -> Sequence[QueueStats]:
+        """How full each queue is."""
+        found: dict[tuple[str, str], QueueStats] = {}
+        for queue, flow, priority, crc, owned, ready, waiting, since in self.link.rows(self.link.sql["queues"]):
+            self._check_place(Queued(queue, flow, priority=priority), crc)
+            stats = found.get((queue, flow)) or QueueStats(queue, flow, 0, 0, 0, None)
+            found[queue, flow] = evolve(
+                stats,
+                ready=stats.ready + ready,
+                owned=stats.owned + owned,
+                waiting=stats.waiting + waiting,
+                since=min((each for each in (stats.since, since) if each is not None), default=None),
+            )
+        return list(found.values())
+
+    # -- signals
+
+    def send(self, run_id: str, key: str, body: bytes, now: datetime) -> int:
+        """Put a signal into a run's inbox, and let the run be claimed."""
+        sql = self.link.sql
+        runs, there, ticks = self.link.batch(
+            [
+                (b"BEGIN", None),
+                (sql["lock_runs"], {"run_ids": [run_id]}),
+                (sql["signal"], {"run_id": run_id, "name": _name_of(key)}),
+                (sql["tick"], {"count": 1}),
+            ]
+        )[1:]
+        if not runs:
+            raise no_run(run_id)
+        number: int
+        ((number,),) = there or ticks
+        if there:
+            # It has woken the run, or what lets the run sleep has seen it.
+            self.link.undo()
+        else:
+            self.link.commit(number, list(self._sending([Signal(run_id, key, body, number)], dict(runs))))
+        return number
+
+    def _sending(self, signals: Sequence[Signal], numbers: Mapping[str, int]) -> Iterator[tuple[bytes, Values]]:
+        """What puts signals into inboxes and lets their runs be claimed; those of runs that are not there get none."""
+        sent = [(numbers[each.run_id], each) for each in signals if each.run_id in numbers]
+        if sent:
+            yield (
+                self.link.sql["send"],
+                {
+                    "runs": [run for run, _ in sent],
+                    "numbers": [each.number for _, each in sent],
+                    "names": [_name_of(each.key) for _, each in sent],
+                    "keys": [each.key for _, each in sent],
+                    "crcs": [self.link.checksums.signal(run, each.number, each.key, each.body) for run, each in sent],
+                    "bodies": [bytes(each.body) for _, each in sent],
+                },
+            )
+            yield self.link.sql["wake"], {"ids": [run for run, _ in sent]}
+
+    def inbox(self, run_id: str, after: int, limit: int) -> Sequence[Signal]:
+        """A page of a run's signals."""
+        values = {"run_id": run_id, "after": after, "limit": limit}
+        found: list[Signal] = []
+        for run, number, key, crc, body in self.link.rows(self.link.sql["inbox"], values):
+            if crc != self.link.checksums.signal(run, number, key, body):
+                raise CorruptRecord(f"a signal of run {run_id!r} is damaged", hint=RESTORE)
+            found.append(Signal(run_id, key, body, number))
+        return found
+
+    # -- what a commit does with them
+
+    def locking(self, given: Sequence[Transaction], run_ids: Collection[str]) -> list[tuple[bytes, Values]]:
+        """What comes before the appends of a commit.
+
+        It locks the rows of all runs that the transaction of the server writes, and gives their numbers; and draws
+        those of the signals.
+        """
+        signals = [signal for each in given for signal in each.signals]
+        names = {*run_ids, *(each.run_id for each in signals)}
+        return [
+            (self.link.sql["lock_runs"], {"run_ids": sorted(names)}),
+            (self.link.sql["tick"], {"count": len(signals)}),
+        ]
+
+    def queueing(
+        self, given: Sequence[Transaction], numbers: Mapping[str, int], ticks: Sequence[Row]
+    ) -> Iterator[tuple[bytes, Values]]:
+        """What comes after the appends of a commit.
+
+        Args:
+            given: The transactions.
+            numbers: The numbers of their runs, and of those that get signals.
+            ticks: The numbers of the signals.
+        """
+        signals = [signal for each in given for signal in each.signals]
+        yield from self._sending(
+            [evolve(signal, number=tick) for signal, (tick,) in zip(signals, ticks, strict=True)], numbers
+        )
+        read = [(numbers[each.run_id], FARTHEST if each.ended else int8(each.read)) for each in given]
+        yield self.link.sql["drop_read"], {"runs": [run for run, _ in read], "numbers": [upto for _, upto in read]}
+        placed = [(numbers[each.run_id], each.queued) for each in given if each.queued is not None]
+        if placed:
+            checksums = self.link.checksums
+            yield (
+                self.link.sql["enqueue"],
+                {
+                    "runs": [run for run, _ in placed],
+                    "queues": [to.queue for _, to in placed],
+                    "flows": [to.flow for _, to in placed],
+                    "ats": [None if to.at is None else float(to.at) for _, to in placed],
+                    "priorities": [to.priority for _, to in placed],
+                    "crcs": [checksums.queued(to.queue, to.flow, to.priority) for _, to in placed],
+                },
+            )
+        ended = [numbers[each.run_id] for each in given if each.ended]
+        if ended:
+            yield self.link.sql["drop_queued"], {"ids": ended}
+
+
+def _turn(ready: _Ready) -> tuple[int, float, int]:
+    """What decides which of two runs goes first."""
+    queued = ready.claim.queued
+    return -queued.priority, queued.at or 0.0, ready.id
+
+
+def _name_of(key: str) -> bytes:
+    """A key as an index finds it."""
+    return hashlib.sha256(key.encode()).digest()
