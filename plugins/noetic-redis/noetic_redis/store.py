@@ -23,7 +23,19 @@ from noetic_py.checkpoints.checks import (
 from noetic_py.checkpoints.contract import Scope
 from noetic_py.checkpoints.server import PackedTransaction
 from noetic_py.errors import CorruptRecord, NoeticError
-from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
+from noetic_py.journal.stored import (
+    Claim,
+    Head,
+    Lease,
+    Queued,
+    QueueStats,
+    Record,
+    RunEntry,
+    Signal,
+    Stats,
+    StoredValue,
+    Transaction,
+)
 from noetic_py.journal.transforms import pack_scope, scopes_behind, unpack
 from noetic_redis.link import Argument, Link
 
@@ -32,7 +44,9 @@ __all__ = ["RedisStore"]
 _RESTORE = "restore a copy of the server's data"
 _PAGE_BYTES = 16 * 1024 * 1024
 # The work of one script, limited so that the server can serve other clients.
-_READ, _LISTED, _SCANNED, _PRUNED = 2000, 100, 200, 25
+_READ, _LISTED, _SCANNED, _PRUNED, _CLAIMED = 2000, 100, 200, 25, 200
+# How many words a claim has.
+_WORDS = 8
 # Ten years.
 _LONGEST = 3e8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -64,7 +78,9 @@ class RedisStore:
         for each in given:
             arguments = _arguments(PackedTransaction.of(each, self._threshold))
             ttl = "" if each.acquire is None else _micros(each.acquire)
-            row += [ttl, int(each.release), len(arguments), *arguments]
+            queued, signals = _queued(each.queued), [word for signal in each.signals for word in _sent(signal)]
+            row += [ttl, int(each.release), int(each.ended), each.read, len(queued), len(signals), len(arguments)]
+            row += [*queued, *signals, *arguments]
         return row
 
     def read(self, run_id: str, after: int, limit: int) -> Sequence[Record]:
@@ -179,6 +195,44 @@ class RedisStore:
         if leases:
             self._link.read("release", *(word for each in leases for word in (each.run_id, each.fence)))
 
+    # -- queues and inboxes
+
+    def clock(self) -> float:
+        """The server's clock."""
+        return _seconds(self._link.read("clock"))
+
+    def claim(
+        self, queues: Sequence[str], flows: Collection[str], ttl: float, limit: int, now: datetime
+    ) -> Sequence[Claim]:
+        """Become the owner of queued runs."""
+        most = min(limit, _CLAIMED)
+        words = self._link.write("claim", _micros(ttl), most, len(queues), *queues, *flows)
+        return [_claim(words[at : at + _WORDS], _seconds(words[1])) for at in range(2, len(words), _WORDS)]
+
+    def queues(self, now: datetime) -> Sequence[QueueStats]:
+        """How full each queue is."""
+        found = [_queue_stats(*row) for row in self._link.read("queues")]
+        return sorted(found, key=lambda stats: (stats.queue, stats.flow))
+
+    def send(self, run_id: str, key: str, body: bytes, now: datetime) -> int:
+        """Put a signal into a run's inbox, and let the run be claimed."""
+        words = self._link.write("send", *_sent(Signal(run_id, key, body)))
+        if words[0] == "none":
+            raise no_run(run_id)
+        return int(words[1])
+
+    def inbox(self, run_id: str, after: int, limit: int) -> Sequence[Signal]:
+        """A page of a run's signals."""
+        signals: list[Signal] = []
+        while len(signals) < limit:
+            most = min(limit - len(signals), _SCANNED)
+            page = self._link.read("inbox", run_id, after, most, _PAGE_BYTES)
+            signals += [_signal(run_id, *row) for row in page]
+            if len(page) < most and sum(len(row[-1]) for row in page) < _PAGE_BYTES:
+                break
+            after = signals[-1].number
+        return signals
+
     # -- scoped values
 
     def get(self, scope: Scope, key: str) -> StoredValue | None:
@@ -273,6 +327,34 @@ def _refused(what: Transaction, why: str, found: str) -> NoeticError:
     return is_fenced(what, found) if why == "fence" else is_elsewhere(what, found)
 
 
+def _queued(queued: Queued | None) -> list[Argument]:
+    if queued is None:
+        return []
+    return ["" if queued.at is None else _moment(queued.at), queued.priority, queued.queue, queued.flow]
+
+
+def _sent(signal: Signal) -> list[Argument]:
+    return [signal.run_id, signal.key, zlib.crc32(signal.body), signal.body]
+
+
+def _claim(words: Sequence[str], now: float) -> Claim:
+    fence, position, lives, at, priority, *names = words
+    run_id, queue, flow = (bytes.fromhex(name).decode() for name in names)
+    queued = Queued(queue, flow, _seconds(at), int(priority))
+    return Claim(Lease(run_id, int(fence), int(position)), queued, int(lives), now)
+
+
+def _queue_stats(queue: bytes, flow: bytes, ready: bytes, owned: bytes, waiting: bytes, since: bytes) -> QueueStats:
+    first = _seconds(since) if since else None
+    return QueueStats(queue.decode(), flow.decode(), int(ready), int(owned), int(waiting), first)
+
+
+def _signal(run_id: str, key: bytes, number: bytes, crc: bytes, body: bytes) -> Signal:
+    if int(crc) != zlib.crc32(body):
+        raise CorruptRecord(f"a signal of run {run_id!r} is damaged", hint=_RESTORE)
+    return Signal(run_id, key.decode(), body, int(number))
+
+
 def _entry(row: Sequence[Any]) -> RunEntry:
     number, run_id, position, status, crc, summary, created, updated, held = row
     if int(crc) != zlib.crc32(summary):
@@ -331,3 +413,13 @@ def _expected(version: int | None) -> Argument:
 
 def _micros(seconds: float) -> int:
     return max(1, int(min(seconds, _LONGEST) * 1_000_000))
+
+
+def _moment(seconds: float) -> int:
+    """The first microsecond that is not before a time, so that its owner finds it past."""
+    micros = round(seconds * 1_000_000)
+    return micros if _seconds(micros) >= seconds else micros + 1
+
+
+def _seconds(micros: int | str | bytes) -> float:
+    return int(micros) / 1_000_000

@@ -218,6 +218,10 @@ class RedisServer:
         for name in self.runs(prefix):
             if self.command("HEXISTS", name, "until"):
                 self.command("HSET", name, "until", 1)
+        for key in self.keys(prefix):
+            if b":owned:" in key:
+                for number in self.command("ZRANGE", key, 0, -1):
+                    self.command("ZADD", key, 1, number)
 
     def leases(self, prefix: str) -> list[int]:
         """When the leases end that were not given back, in microseconds of the server's clock."""

@@ -11,7 +11,7 @@ from noetic_redis import RedisBackend
 from redis_server import RedisServer
 
 from noetic_py.checkpoints import CheckpointBackend
-from noetic_py.testing.conformance import BackendContract, DamageContract, LastingContract
+from noetic_py.testing.conformance import BackendContract, DamageContract, LastingContract, QueueContract
 from tests.properties.checks import FULL
 
 
@@ -31,11 +31,11 @@ class _OnServer:
         self.server.lapse(self.prefix)
 
 
-class TestRedis(_OnServer, BackendContract, LastingContract):
+class TestRedis(_OnServer, BackendContract, QueueContract, LastingContract):
     pass
 
 
-class TestOneConnection(_OnServer, BackendContract):
+class TestOneConnection(_OnServer, BackendContract, QueueContract):
     """Everything goes through one connection, so that appends are sent together; and every payload is apart."""
 
     __test__ = FULL

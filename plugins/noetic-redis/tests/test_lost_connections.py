@@ -9,11 +9,12 @@ from noetic_redis import RedisBackend
 from redis_proxy import proxy_of
 from redis_server import RedisServer
 
-from noetic_py.checkpoints import StoredValue
+from noetic_py.checkpoints import Queued, StoredValue, Transaction
+from noetic_py.checkpoints.server import ServerBackend
 from noetic_py.errors import RunBusy
-from tests.servers.cutting_proxy import CuttingProxy
+from tests.servers.cutting_proxy import CuttingProxy, How
 from tests.servers.journeys import SCOPE, THRESHOLD, Journey, journal, record
-from tests.servers.lost import LostConnections
+from tests.servers.lost import LOSSES, LostConnections
 
 pytestmark = pytest.mark.slow
 
@@ -89,3 +90,40 @@ class TestLostConnections(LostConnections):
                     assert await append(records=[record(payload)]) == position + 1
                     assert proxy.cut
                 assert await journal(backend, "r") == [large, large + b"x"]
+
+    @pytest.mark.parametrize("how", LOSSES)
+    async def test_a_claim_and_a_signal_happen_once(self, how: How) -> None:
+        """Whichever statement is cut."""
+        at = 1
+        with self.proxy() as proxy:
+            while True:
+                with self.redis.prefix() as prefix:
+                    async with self.through(proxy, prefix, connections=1) as backend:
+                        proxy.arm({at: how})
+                        await _work_off(backend)
+                if not proxy.cut:
+                    break
+                at += 1
+        assert at > 8
+
+
+async def _work_off(backend: ServerBackend[Any]) -> None:
+    """Queues runs and claims them; each result is what it is when nothing goes wrong."""
+    queued, asleep = Queued("a queue", "a flow"), Queued("a queue", "a flow", None)
+    runs = [f"run {n}" for n in range(4)]
+    await backend.commit([Transaction(run_id, 0, 0, [record("x")], queued=queued) for run_id in runs])
+    claim = partial(backend.claim, ["a queue"], flows=["a flow"], ttl=600.0)
+    found = [*await claim(limit=2), *await claim(limit=1)]
+    assert [(each.lease.run_id, each.lives, each.queued) for each in found] == [(each, 1, queued) for each in runs[:3]]
+    first = await backend.send(runs[0], "a key", b"1")
+    assert await backend.send(runs[0], "another key", b"2") > first
+    assert await backend.send(runs[0], "a key", b"3") == first
+    fence = found[0].lease.fence
+    await backend.commit([Transaction(runs[0], 1, fence, [], release=True, read=first, queued=asleep)])
+    await backend.release(found[1].lease)
+    again = await claim(limit=9)
+    # What has waited longest goes first, and a signal wakes a run now.
+    assert [(each.lease.run_id, each.lives) for each in again] == [(runs[1], 1), (runs[3], 1), (runs[0], 1)]
+    assert [(each.key, each.body) for each in await backend.inbox(runs[0])] == [("another key", b"2")]
+    (stats,) = await backend.queues()
+    assert (stats.ready, stats.owned, stats.waiting) == (0, 4, 0)

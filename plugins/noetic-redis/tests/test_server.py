@@ -19,7 +19,7 @@ from noetic_redis.failures import from_server
 from redis import exceptions
 from redis_server import PASSWORD, RedisServer
 
-from noetic_py.checkpoints import CheckpointBackend, RunEntry, Transaction
+from noetic_py.checkpoints import CheckpointBackend, Queued, RunEntry, Transaction
 from noetic_py.errors import (
     CheckpointFailed,
     ConfigError,
@@ -147,6 +147,13 @@ async def test_a_user_with_few_rights(redis_server: RedisServer, prefix: str) ->
     backend = RedisBackend(redis_server.url(prefix, user="few", password="hunter2"), blob_threshold=THRESHOLD)
     with pytest.warns(NoeticWarning, match="does not tell"):
         await Journey(backend).go()
+    queued = Queued("jobs", "flow", await backend.clock())
+    await backend.commit([Transaction("queued", 0, 0, [record("x")], queued=queued)])
+    await backend.send("queued", "k", b"hello")
+    (claim,) = await backend.claim(["jobs"], flows=["flow"], ttl=600.0)
+    assert [each.owned for each in await backend.queues()] == [len(await backend.inbox("queued"))]
+    ended = Transaction("queued", 1, claim.lease.fence, [], release=True, ended=True)
+    await backend.commit([ended])
     assert (backend.persistence, backend.durability) == ("unknown", "none")
     await backend.close()
     url = redis_server.url(prefix, user="few", password="hunter2", more="&require=always")

@@ -88,17 +88,39 @@ local function run_checksum(n, run)
     return checksum('run', n, unpack(parts))
 end
 
+local PLACE = {'at', 'priority', 'lives', 'queue', 'flow'}
+
+local function place_checksum(n, place)
+    return checksum('place', n, place.at, place.priority, place.lives, place.queue, place.flow)
+end
+
+-- A run's place in a queue is a field of the run: the time from which on it may be claimed, or nothing, the priority,
+-- how many owners in a row have claimed it, a checksum, and the names, which hold no control characters.
+local function read_place(n, stored)
+    local at, priority, lives, sum, queue, flow = string.match(
+        stored, '^(%d*) (-?%d+) (%d+) (%x+) ([^\n]+)\n([^\n]+)$'
+    )
+    local place = {at = at, priority = priority, lives = lives, queue = queue, flow = flow}
+    if not at or sum ~= place_checksum(n, place) then
+        fail('corrupt')
+    end
+    return place
+end
+
 local function load(n)
-    local found = redis.call('HMGET', key('run', n), 'seal', 'until', unpack(FIELDS))
+    local found = redis.call('HMGET', key('run', n), 'seal', 'until', 'place', unpack(FIELDS))
     local run = {['until'] = found[2] or ''}
     for index, name in ipairs(FIELDS) do
-        if not found[index + 2] then
+        if not found[index + 3] then
             fail('corrupt')
         end
-        run[name] = found[index + 2]
+        run[name] = found[index + 3]
     end
     if found[1] ~= run_checksum(n, run) or (run['until'] ~= '' and not tonumber(run['until'])) then
         fail('corrupt')
+    end
+    if found[3] then
+        run.place = read_place(n, found[3])
     end
     return run
 end
@@ -123,6 +145,115 @@ end
 
 local function held(run, time)
     return run['until'] ~= '' and tonumber(run['until']) > time
+end
+
+-- Queues. A claim looks at lanes, which are a queue and a flow each. In one of a lane's indexes each run stands with its
+-- turn: in `owned` by when its lease ends, in `asleep` by its time, and in `ready`. Claims move turns between them when the
+-- time has come, so what sleeps or has an owner costs a claim nothing.
+local INDEXES = {'ready', 'asleep', 'owned'}
+
+local function lane_of(place)
+    return place.queue .. '\n' .. place.flow
+end
+
+local function padded(value, width)
+    return string.rep('0', width - #value) .. value
+end
+
+-- Turns are digits that sort as texts: the priority, the highest first, the time, or nines, and the run's number.
+local function turn_of(n, place)
+    local at = place.at == '' and string.rep('9', 18) or padded(place.at, 18)
+    return padded(text(1000000 - place.priority), 7) .. at .. padded(n, 16)
+end
+
+local function turn_time(turn)
+    return tonumber(string.sub(turn, 8, 25)) or 0
+end
+
+local function is_asleep(place, time)
+    return place.at == '' or tonumber(place.at) > time
+end
+
+-- Puts a run where claims look for it, by its place and its owner; or nowhere, if it has no place. `old` is the place
+-- that it had. The first write takes memory, so that a server without any refuses it.
+local function stand(n, run, time, old)
+    local place = run.place
+    local lane, before = place and lane_of(place), old and lane_of(old)
+    if lane then
+        redis.call('ZADD', key('lanes'), 0, lane)
+    end
+    if before then
+        local part = redis.sha1hex(before)
+        local left = 0
+        for _, name in ipairs(INDEXES) do
+            redis.call('ZREM', key(name, part), turn_of(n, old))
+            left = left + redis.call('EXISTS', key(name, part))
+        end
+        if left == 0 and before ~= lane then
+            redis.call('ZREM', key('lanes'), before)
+        end
+    end
+    if lane then
+        local turn, name, score = turn_of(n, place), 'ready', 0
+        if held(run, time) then
+            name, score = 'owned', run['until']
+        elseif is_asleep(place, time) then
+            name, score = 'asleep', text(turn_time(turn))
+        end
+        redis.call('ZADD', key(name, redis.sha1hex(lane)), score, turn)
+    end
+end
+
+local function requeue(n, run, time, changes)
+    local old, place = run.place, {}
+    for _, name in ipairs(PLACE) do
+        place[name] = changes[name] or old[name]
+    end
+    local numbers = {place.at, place.priority, place.lives, place_checksum(n, place)}
+    redis.call('HSET', key('run', n), 'place', table.concat(numbers, ' ') .. ' ' .. lane_of(place))
+    run.place = place
+    stand(n, run, time, old)
+end
+
+local function leave_queue(n, run)
+    local old = run.place
+    redis.call('HDEL', key('run', n), 'place')
+    run.place = nil
+    stand(n, run, nil, old)
+end
+
+-- Ends an owner's lease. The run was not lost with its owner, so its lives begin anew.
+local function give_up(n, run, time)
+    redis.call('HDEL', key('run', n), 'until')
+    run['until'] = ''
+    if run.place then
+        requeue(n, run, time, {lives = '0'})
+    end
+end
+
+-- Begins an owner's lease, or lengthens it.
+local function own(n, run, time, micros)
+    run['until'] = text(time + tonumber(micros))
+    redis.call('HSET', key('run', n), 'until', run['until'])
+    if run.place then
+        stand(n, run, time, run.place)
+    end
+end
+
+-- Puts a signal into a run's inbox, unless one with its key waits there; gives its number.
+local function deliver(n, run, time, name, crc, body)
+    local number = redis.call('ZSCORE', key('inbox', n), name)
+    if number then
+        return text(number)
+    end
+    number = text(redis.call('HINCRBY', store, 'ticks', 1))
+    local head = number .. ' ' .. crc .. ' ' .. checksum('signal', n, name, number, crc)
+    redis.call('HSET', key('signals', n), name, head .. ' ' .. body)
+    redis.call('ZADD', key('inbox', n), number, name)
+    if run.place and is_asleep(run.place, time) then
+        requeue(n, run, time, {at = text(time)})
+    end
+    return number
 end
 
 local function create(run_id, time)
@@ -264,7 +395,10 @@ end
 -- Takes a run away. It begins with a command that needs no memory, so that a full server can be emptied.
 local function forget(n, run)
     local card = redis.call('HSTRLEN', key('run', n), 'card')
-    redis.call('UNLINK', key('run', n))
+    redis.call('UNLINK', key('run', n), key('inbox', n), key('signals', n))
+    if run.place then
+        leave_queue(n, run)
+    end
     redis.call('HDEL', key('ids'), run.id)
     redis.call('ZREM', key('runs'), n)
     restate(n, run, '', '')

@@ -2,7 +2,7 @@
 for index = 1, #ARGV - 6, 2 do
     local n, run = find(arg(index))
     if n and run.fence == arg(index + 1) then
-        redis.call('HDEL', key('run', n), 'until')
+        give_up(n, run, now())
     end
 end
 return {}

@@ -3,5 +3,5 @@ local n, run = find(arg(1))
 if not n or run.fence ~= arg(2) or run['until'] == '' then
     return {'lost'}
 end
-redis.call('HSET', key('run', n), 'until', text(now() + tonumber(arg(3))))
+own(n, run, now(), arg(3))
 return {'ok'}
