@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
@@ -51,12 +52,13 @@ if TYPE_CHECKING:
     from noetic_py.context.detached import DetachedWork, DetachOptions
     from noetic_py.context.hooks import AnyHook
     from noetic_py.core.view import View
-    from noetic_py.engine.journaling.writer import RunStorage
+    from noetic_py.engine.journaling.writer import ClaimedRun, RunStorage
     from noetic_py.engine.run import RunPlan
     from noetic_py.engine.state import Run
     from noetic_py.journal.run_summary import ResumePlan
     from noetic_py.journal.transforms import RecordTransform
     from noetic_py.plugins import LayerRegistry
+    from noetic_py.runner.workers import QueueWorker, SubmitOptions
     from noetic_py.sessions.erasure import ErasureCertificate
     from noetic_py.sessions.export import LayerData
     from noetic_py.sessions.session import Session, Sessions
@@ -82,7 +84,7 @@ class Harness(Generic[M_co]):
         tools: Tools that every model call may use.
         plugins: The plugins to load, by name or as objects; all that are installed when left out.
         services: Services by type.
-        flows: Steps by name, for the command line.
+        flows: Steps by name, for the command line and for `submit` and `work`.
         model_settings: Settings for every model call, farther than a step's own.
         sessions: How its sessions behave.
         runtime: The clock, ids and randomness; the machine's when left out.
@@ -92,6 +94,9 @@ class Harness(Generic[M_co]):
         hooks: Functions that are called in all its runs, after those of plugins; see
             `noetic_py.context.hooks`.
         max_parallel_tools: How many calls of tools of one answer run at once; a step may say otherwise.
+        lease: Seconds after which another process may take over a run, on a server, when the process that has it is
+            silent. It is renewed three times as often, so a short one costs more requests: 3 is short. On this machine
+            a run is free as soon as its process ends.
 
     Raises:
         ConfigError: An argument is of the wrong kind.
@@ -117,6 +122,7 @@ class Harness(Generic[M_co]):
         access: AccessPolicy | None = ...,
         hooks: Sequence[Hook[MemoryT]] = ...,
         max_parallel_tools: int = ...,
+        lease: float = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -137,6 +143,7 @@ class Harness(Generic[M_co]):
         access: AccessPolicy | None = ...,
         hooks: Sequence[Hook] = ...,
         max_parallel_tools: int = ...,
+        lease: float = ...,
     ) -> None: ...
     @known_keywords("Harness()")
     def __init__(
@@ -157,17 +164,17 @@ class Harness(Generic[M_co]):
         access: AccessPolicy | None = None,
         hooks: Sequence[AnyHook] = (),
         max_parallel_tools: int = 16,
+        lease: float = 30.0,
     ) -> None:
         from noetic_py.engine import run as engine
         from noetic_py.engine.layers.handles import layers_for
-        from noetic_py.engine.run import INTERPRETER
         from noetic_py.engine.state import Resources
         from noetic_py.plugins import load_plugins
         from noetic_py.sessions.store import SessionStore
 
         # Loaded with the first harness and not with the package; kept, because every run needs it.
         self._engine = engine
-        check_parts(memory, model, budget, tools, max_parallel_tools)
+        check_parts(memory, model, budget, tools, max_parallel_tools, lease)
         self._plugins = load_plugins(plugins, runtime=runtime)
         backend = self._plugins.backend(checkpoints, record_transforms)
         self._backend = checked_backend(backend, self._plugins, sessions, memory, (model, *tools), services)
@@ -185,19 +192,19 @@ class Harness(Generic[M_co]):
             settings=settings,
             hooks=(*self._plugins.hooks.hooks, *read_hooks(hooks, "the harness")),
             max_parallel_tools=max_parallel_tools,
+            ttl=lease,
         )
-        scheme = checkpoints.partition(":")[0] if isinstance(checkpoints, str) else "memory"
-        self._home = registry.Home(None if scheme == "memory" else scheme)
+        self._home = registry.Home(checkpoints.partition(":")[0] if isinstance(checkpoints, str) else "memory")
         self._group: anyio.abc.TaskGroup | None = None
         self._closed, self._lost = False, LostCalls()
-        # Runs that steps have started, by their ids, while they go on.
-        self._detached_runs: dict[str, registry.RunHandle[Any, Any]] = {}
-        self._session_store = SessionStore(self._backend, sessions or SessionPolicy(), runtime, memory, self._resources)
-        self._living = registry.Living(self._session_store.close)
+        self._detached_runs: dict[str, registry.RunHandle[Any, Any]] = {}  # those that steps have started, by id
+        self._session_store = SessionStore(self._backend, sessions, runtime, memory, self._resources)
+        self._workers: list[QueueWorker] = []
+        self._living = registry.Living(self._refuse)
         self._access = Authorizer(access)
-        given = [at_home(each, self._resources) for each in (services or {}, self._plugins.services.by_type)]
+        given = (at_home(each, self._resources) for each in (services or {}, self._plugins.services.by_type))
         self._planner = Planner(
-            INTERPRETER, self._resources, self._living, self._access, tuple(given), self._backend, self.flows
+            engine.INTERPRETER, self._resources, self._living, self._access, tuple(given), self._backend, self.flows
         )
 
     @property
@@ -369,6 +376,12 @@ class Harness(Generic[M_co]):
         """
         registry.check_shutdown(grace, partial)
         return registry.stopping_on_signals(lambda: self.shutdown(timeout=grace, partial=partial), grace)
+
+    def _refuse(self) -> None:
+        """A shutdown begins."""
+        self._session_store.close()
+        for worker in self._workers:
+            worker.stop()
 
     def _check_home(self) -> None:
         """A harness belongs to one thread and one event loop."""
@@ -674,7 +687,7 @@ class Harness(Generic[M_co]):
         Args:
             run_id: The run.
             step: The flow it was started with.
-            state_type: The type of its state; needed unless that is a `StateBag`.
+            state_type: The type of its state; needed where no annotation of the flow names it.
             **options: See [`ResumeOptions`][noetic_py.runner.plan.ResumeOptions].
 
         Raises:
@@ -738,7 +751,13 @@ class Harness(Generic[M_co]):
         return dry_run.plan_of(await lease.load_run_history(backend, run_id, lease.codec_for(step)), step)
 
     async def _reopen(
-        self, run_id: str, step: Any, state_type: Any, options: Mapping[str, Any], access: Authorizer
+        self,
+        run_id: str,
+        step: Any,
+        state_type: Any,
+        options: Mapping[str, Any],
+        access: Authorizer,
+        claimed: ClaimedRun | None = None,
     ) -> tuple[Run, RunPlan]:
         """Become the owner of a run that was begun before."""
         from noetic_py.engine.journaling.writer import RunStorage
@@ -755,11 +774,12 @@ class Harness(Generic[M_co]):
         options = {**options, "answers": attributed(answers)}
         states = [] if state_type is None else [state_type]
         codec = lease.codec_for(step, *states, *self._resources.layers.state_types)
-        storage = RunStorage(backend, options.get("durability", "step"), None)
+        durability = options.get("durability", "step")
+        storage = RunStorage(backend, durability, None, claimed=claimed, ttl=self._resources.ttl)
 
         async def take() -> tuple[Run, RunPlan]:
             self._living.admit(run_id, "await that run")
-            run_history = await lease.load_run_history(backend, run_id, codec, state_type)
+            run_history = await lease.load_run_history(backend, run_id, codec, state_type, step)
             # Once more: another process may have gone on with it meanwhile, and have failed.
             status = "running" if run_history.ended is None else run_history.ended.status
             await require_run(access, backend, run_id, resume_action(status))
@@ -770,6 +790,126 @@ class Harness(Generic[M_co]):
             return run, evolve(plan, storage=storage)
 
         return await lease.when_free(take, options.get("wait", 0.0), self._resources.runtime)
+
+    # -- runs that workers carry out
+
+    @overload
+    async def submit(
+        self: Harness[M],
+        step: Step[T, R, M, StateBag],
+        input: T,
+        *,
+        queue: str = ...,
+        at: datetime | timedelta | None = ...,
+        priority: int = ...,
+        **options: Unpack[SubmitOptions],
+    ) -> str: ...
+    @overload
+    async def submit(
+        self: Harness[M],
+        step: Step[T, R, M, S],
+        input: T,
+        *,
+        state: S,
+        queue: str = ...,
+        at: datetime | timedelta | None = ...,
+        priority: int = ...,
+        **options: Unpack[SubmitOptions],
+    ) -> str: ...
+    async def submit(
+        self,
+        step: object,
+        input: object,
+        *,
+        state: object = None,
+        queue: str = "default",
+        at: datetime | timedelta | None = None,
+        priority: int = 0,
+        **options: Any,
+    ) -> str:
+        """Store a run for a worker, which any process may be: `await harness.work()`. Nothing runs here.
+
+        Args:
+            step: The flow, one of the harness's `flows`; workers know it by its name there and by its code.
+            input: Its input.
+            state: The state; needed when the step asks for a type of its own.
+            queue: The queue.
+            at: When it may begin, or after how long; at once when left out.
+            priority: Of the runs that may begin, the one with the highest goes first, then the one that waits longest.
+            **options: See [`SubmitOptions`][noetic_py.runner.workers.SubmitOptions].
+
+        Returns:
+            The run's id, for `harness.runs.get` and `harness.runs.answer`.
+
+        Raises:
+            ConfigError: An option is unknown or of the wrong kind; it is not one of `flows`, code `"flows"`; or
+                the backend has no queues, code `"queues"`.
+            CodecError: The input or the state cannot be stored.
+            RunBusy: There is a run with this id.
+            AccessDenied: The access policy does not let the caller run it.
+        """
+        from noetic_py.runner import lease, workers
+
+        self._check_home()
+        backend = self._needed()
+        flow = require_step(step, "submit")
+        workers.check_submit(options)
+        queued = workers.place_in(queue, flow, self.flows, await workers.when_of(at, backend), priority)
+        run, plan = await self._planner.begin(flow, input, state, None, options)
+        try:
+            if plan.storage is not None:
+                await lease.begin_stored_run(run, plan, evolve(plan.storage, queued=queued))
+        finally:
+            self._living.remove(run)
+        for worker in self._workers:
+            worker.look()
+        run_id: str = run.run_id
+        return run_id
+
+    async def work(self, queues: Sequence[str] = ("default",), *, concurrency: int = 10, lives: int = 5) -> None:
+        """Carry out the runs that were submitted, until the harness is shut down.
+
+        A run belongs to one worker at a time. When its worker dies, another one goes on with it from its last commit as
+        soon as the lease has run out, in SQLite at once. A run that waits, for an approval or an answer, holds no
+        worker; it is claimed again when it was answered. `shutdown` stops the claims, and hands over what has not
+        ended in time.
+
+        Args:
+            queues: The queues.
+            concurrency: How many runs at once.
+            lives: How many workers in a row may die with a run; after that it ends as failed, with the reason, so that
+                a run that kills its process does not do so for ever.
+
+        Raises:
+            ConfigError: The harness has no `flows`, code `"flows"`; an option is wrong, code `"work"`; or the backend
+                has no queues, code `"queues"`.
+        """
+        from noetic_py.runner import workers
+
+        self._check_home()
+        backend = self._needed()
+        workers.check_work(queues, concurrency, lives)
+        flows = workers.labelled(self.flows)
+        worker = workers.QueueWorker(
+            backend,
+            queues,
+            flows,
+            self._carry,
+            self._resources.runtime,
+            concurrency=concurrency,
+            lives=lives,
+            ttl=self._resources.ttl,
+        )
+        self._workers.append(worker)
+        try:
+            await worker.run()
+        finally:
+            self._workers.remove(worker)
+
+    async def _carry(self, claimed: ClaimedRun, step: AnyStep) -> None:
+        # The policy is not asked: the run that was submitted was allowed.
+        run, plan = await self._reopen(claimed.claim.lease.run_id, step, None, {}, ALLOW_ALL, claimed)
+        await self._execute(run, plan, None)
 
     # -- sessions
 

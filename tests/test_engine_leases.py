@@ -21,7 +21,7 @@ class Owned(InMemoryBackend):
 
     def __init__(self, clock: VirtualRuntime) -> None:
         super().__init__(runtime=clock)
-        self.clock = clock
+        self.virtual = clock
         self.renewals = 0
         # A kind of record whose acknowledgement takes longer than a lease lasts.
         self.sleeps_after = ""
@@ -39,7 +39,7 @@ class Owned(InMemoryBackend):
 
     async def sleep(self, *, taken: bool = True) -> None:
         """The process sleeps for longer than its lease; meanwhile somebody else takes the run."""
-        await self.clock.advance(writer.TTL + 1)
+        await self.virtual.advance(writer.TTL + 1)
         if taken:
             await self.acquire("r", ttl=writer.TTL)
 

@@ -462,14 +462,14 @@ class Leased(InMemoryBackend):
 
     def __init__(self, clock: VirtualRuntime) -> None:
         super().__init__(runtime=clock)
-        self.clock = clock
+        self.virtual = clock
         self.fails: BaseException | None = None
         self.takes = 0.0
         self.renewed: list[tuple[float, float]] = []
 
     async def renew(self, lease: Lease, *, ttl: float) -> Lease:
-        self.renewed.append((self.clock.monotonic(), ttl))
-        await self.clock.advance(self.takes)
+        self.renewed.append((self.virtual.monotonic(), ttl))
+        await self.virtual.advance(self.takes)
         if self.fails is not None:
             raise self.fails
         return await super().renew(lease, ttl=ttl)
@@ -487,16 +487,16 @@ def leased(monkeypatch: pytest.MonkeyPatch) -> Leased:
 async def test_a_lease_is_renewed_once_it_is_not_certain_any_more(leased: Leased) -> None:
     writer = await writer_of(leased)
     leased.takes = 2.0
-    await leased.clock.advance(0.8 * TTL)
+    await leased.virtual.advance(0.8 * TTL)
     await writer.hold()
     assert leased.renewed == []
-    await leased.clock.advance(0.25)
+    await leased.virtual.advance(0.25)
     await writer.hold()
     # From the moment in which it was asked for, and not from the answer.
-    await leased.clock.advance(0.8 * TTL - 2.0)
+    await leased.virtual.advance(0.8 * TTL - 2.0)
     await writer.hold()
     assert leased.renewed == [(1024.25, TTL)]
-    await leased.clock.advance(0.25)
+    await leased.virtual.advance(0.25)
     await writer.hold()
     assert len(leased.renewed) == 2
     assert not writer.broken
@@ -514,10 +514,10 @@ async def test_a_store_that_cannot_be_reached_is_asked_again_while_the_lease_las
 ) -> None:
     writer = await writer_of(leased)
     leased.fails = error
-    await leased.clock.advance(0.8 * TTL)
+    await leased.virtual.advance(0.8 * TTL)
     await writer._renew()
     assert not writer.broken
-    await leased.clock.advance(0.25)
+    await leased.virtual.advance(0.25)
     with pytest.raises(kind, match=message) as caught:
         await writer.hold()
     # The first reason stays, and a writer that is broken asks no more.
@@ -541,7 +541,7 @@ async def test_a_lease_that_another_owner_has_is_lost_at_once(leased: Leased) ->
 async def test_what_is_no_failure_of_the_store_goes_on_through_a_renewal(leased: Leased) -> None:
     writer = await writer_of(leased)
     leased.fails = Died("here")
-    await leased.clock.advance(TTL)
+    await leased.virtual.advance(TTL)
     with pytest.raises(Died):
         await writer.hold()
     assert not writer.broken

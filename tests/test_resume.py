@@ -371,8 +371,22 @@ async def count(x: int, ctx: Context[Memory, Tally]) -> int:
     return x + 1
 
 
-async def test_a_state_of_a_class_needs_its_type(backend: FaultyBackend) -> None:
-    flow = sequence(count, count, count)
+async def test_a_state_of_a_class_is_known_by_the_annotations_of_the_flow(backend: FaultyBackend) -> None:
+    backend.revive(dies_at=4)
+    await begin(backend, sequence(count, count, count), state=Tally(100))
+    result = await go_on(backend, sequence(count, count, count))
+    assert result.state == Tally(106, [1, 2, 3])
+
+
+@step
+async def count_without_annotation(x: int, ctx: Any) -> int:
+    ctx.state.total += x
+    ctx.state.rows.append(x)
+    return x + 1
+
+
+async def test_a_state_of_a_class_that_no_annotation_names_needs_its_type(backend: FaultyBackend) -> None:
+    flow = sequence(count_without_annotation, count_without_annotation, count_without_annotation)
     backend.revive(dies_at=4)
     await begin(backend, flow, state=Tally(100))
     with pytest.raises(errors.ConfigError) as caught:

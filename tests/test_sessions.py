@@ -43,7 +43,6 @@ from noetic_py.errors import (
     StoreUnavailable,
 )
 from noetic_py.memory import Plan, Scope, WorkingMemory
-from noetic_py.sessions import store
 from noetic_py.sessions.queue import SessionLock
 from noetic_py.testing import FaultyBackend, ScriptedModel
 
@@ -675,8 +674,7 @@ async def test_an_owner_that_wakes_when_another_has_had_a_turn_does_and_writes_n
     assert texts(await _items(backend, SessionKey("ada", "trip"))) == ["fresh", "re: fresh"]
 
 
-async def test_a_turn_whose_session_is_lost_begins_no_further_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "TTL", 0.03)
+async def test_a_turn_whose_session_is_lost_begins_no_further_step() -> None:
     backend = InMemoryBackend()
     begun, free = anyio.Event(), anyio.Event()
     done: list[str] = []

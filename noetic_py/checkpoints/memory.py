@@ -247,7 +247,7 @@ class MemoryStore:
         run = self._get(given.run_id)
         run.signals = {} if given.ended else {k: v for k, v in run.signals.items() if v.number > given.read}
         if given.ended:
-            run.queued = None
+            run.queued, run.lives = None, 0
         elif given.queued is not None:
             run.queued = woken(given.queued, now) if run.signals else given.queued
         for each in given.signals:

@@ -151,6 +151,68 @@ def runs(
 
 
 @app.command()
+def submit(
+    target: Target,
+    input: Annotated[
+        str | None,
+        typer.Argument(metavar="INPUT", help="Text, or JSON of the step's type; @FILE, or - for standard input."),
+    ] = None,
+    queue: Annotated[str, typer.Option("--queue", metavar="NAME", help="The queue.")] = "default",
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="SPAN", help="When it may begin, from now: 30s, 15m, 12h, 7d.")
+    ] = None,
+    priority: Annotated[int, typer.Option("--priority", help="The run with the highest goes first.")] = 0,
+    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="The run's id.")] = None,
+    db: Database = None,
+    trace: Trace = False,
+) -> None:
+    """Store a run for a worker, and print its id; noetic worker carries it out."""
+    from noetic_py.cli import working
+    from noetic_py.cli.stored_runs import run_async
+
+    request = working.SubmitRequest(target, input, db, queue, after, priority, run_id)
+    raise typer.Exit(run_async(lambda: working.submit(request), trace=trace))
+
+
+@app.command()
+def worker(
+    target: Target,
+    queue: Annotated[
+        list[str] | None, typer.Option("--queue", metavar="NAME", help="A queue; repeatable. Default: default.")
+    ] = None,
+    concurrency: Annotated[int, typer.Option("--concurrency", min=1, metavar="N", help="How many runs at once.")] = 10,
+    lives: Annotated[
+        int, typer.Option("--lives", min=1, metavar="N", help="After how many workers that died with a run it fails.")
+    ] = 5,
+    grace: Annotated[
+        float, typer.Option("--grace", min=0.1, metavar="SECONDS", help="How long runs may take to end at a signal.")
+    ] = 10.0,
+    model: Model = None,
+    db: Database = None,
+    trace: Trace = False,
+) -> None:
+    """Carry out submitted runs until a signal comes; several workers may share a database.
+
+    The first SIGTERM or Ctrl-C hands over what has not ended within the grace period; any worker goes on with it.
+    """
+    from noetic_py.cli import working
+    from noetic_py.cli.stored_runs import run_async
+
+    queues = tuple(queue or ["default"])
+    request = working.WorkRequest(target, model, db, queues, concurrency, lives, grace)
+    raise typer.Exit(run_async(lambda: working.work(request), trace=trace))
+
+
+@app.command()
+def queues(db: Database = None, json: Json = False, trace: Trace = False) -> None:
+    """Show how full each queue is: runs that may be claimed, that a worker has, and that wait."""
+    from noetic_py.cli import working
+    from noetic_py.cli.stored_runs import run_async
+
+    raise typer.Exit(run_async(lambda: working.show_queues(db, as_json=json), trace=trace))
+
+
+@app.command()
 def show(
     name: RunName,
     items: Annotated[bool, typer.Option("--items", help="The conversation.")] = False,

@@ -217,7 +217,7 @@ async def make_harness(file: FlowFile, model: str | None, checkpoints: Checkpoin
     """
     given = file.harness
     if given is None:
-        return Harness(model=model, checkpoints=checkpoints)
+        return Harness(model=model, checkpoints=checkpoints, flows={file.name: file.step})
     make: Callable[..., Any] | None = given if callable(given) and not _is_harness(given) else None
     if make is not None and takes_checkpoints(file):
         make = partial(make, **{_CHECKPOINTS: checkpoints})

@@ -311,7 +311,7 @@ def _plain(value: object) -> Any:
 
 
 RunStatus: TypeAlias = Literal[
-    "running", "completed", "aborted", "budget_exceeded", "interrupted", "suspended", "cancelled", "failed"
+    "queued", "running", "completed", "aborted", "budget_exceeded", "interrupted", "suspended", "cancelled", "failed"
 ]
 """How a run stands, or how it ended."""
 StopKind: TypeAlias = Literal["complete", "wrap_up", "abort", "budget", "interrupt", "cancel", "suspend"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from datetime import datetime
 from logging import ERROR, INFO
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,7 +47,8 @@ from noetic_py.engine.state import Execution, Run, head, wrap_up_step
 from noetic_py.engine.stops import VALUELESS, asked_again, note, note_valueless, value_so_far, wrap_up_of
 from noetic_py.engine.telemetry import record_failure
 from noetic_py.errors import BudgetExceeded, CheckpointError, NoeticError
-from noetic_py.journal.records import Base, Decision, JournalRecord, Opening, RunBegun, RunEnded, StepFinished
+from noetic_py.journal.records import Base, Decision, JournalRecord, Opening, Pending, RunBegun, RunEnded, StepFinished
+from noetic_py.journal.stored import Queued
 from noetic_py.steps.flow import BranchSpec, ParallelSpec
 from noetic_py.steps.handoff import HandoffSourceSpec, HandoffSpec, members
 from noetic_py.steps.loop import LoopSpec
@@ -93,7 +95,8 @@ async def run_flow(run: Run, plan: RunPlan) -> AnyResult:
     root = head(x, None, _ROOT, plan.scope)
     root.opened = True
     history = plan.scope.log.fork()
-    how = "started" if plan.run_history is None else "resumed"
+    # Of a run that was submitted there is its beginning, and nothing else.
+    how = "started" if plan.run_history is None or len(plan.run_history.records) == 1 else "resumed"
     log("runs", INFO, "run %s of %s %s", run.run_id, plan.step.id, how, where=Where(run.run_id))
     if run.bus.active:
         run.bus.publish(RunStartedEvent((), run.run_id))
@@ -368,7 +371,7 @@ async def _wrap_up(
 
 
 async def _end(
-    run: Run, status: RunStatus, reason: str | None, control: Control | None, pending: Collection[int]
+    run: Run, status: RunStatus, reason: str | None, control: Control | None, pending: Mapping[int, Pending]
 ) -> None:
     if run.store is not None:
         run.store.settle(run.journal)
@@ -381,11 +384,25 @@ async def _end(
             run.store.set_summary(shutdown=True)
         try:
             # A reader of the stream sees the end before the session is written.
-            await run.store.end(run.journal, followed=run.store.followed and not run.bus.streamed)
+            followed = run.store.followed and not run.bus.streamed
+            claimed = run.store.claimed
+            if claimed is None:
+                await run.store.end(run.journal, followed=followed)
+            else:
+                queued = _until_due(claimed.claim.queued, pending.values()) if status == "suspended" else None
+                # A run that was cut off stays where it was: another worker goes on with it.
+                cut = control is not None and (control.kind == "cancel" or control.shutdown is not None)
+                await run.store.end(run.journal, followed=False, queued=queued, ended=queued is None and not cut)
         finally:
             await run.store.release()
     if run.bus.active:
         run.bus.publish(RunFinished((), run.run_id, status, reason))
+
+
+def _until_due(queued: Queued, pending: Iterable[Pending]) -> Queued:
+    """A run that waits is claimed again when a signal comes, or when the first of its requests expires."""
+    ends = [datetime.fromisoformat(each.expires).timestamp() for each in pending if each.expires is not None]
+    return evolve(queued, at=min(ends, default=None))
 
 
 def _verdict(run: Run, flow: AnyStep) -> tuple[str | None, LoopStop | None]:

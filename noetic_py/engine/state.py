@@ -150,7 +150,7 @@ class Resources:
 
     __slots__ = (
         "_storage", "group", "hooks", "layers", "lease", "max_parallel_tools", "model", "models", "runtime", "settings",
-        "start_detached", "steering", "tools",
+        "start_detached", "steering", "tools", "ttl",
     )  # fmt: skip
 
     def __init__(
@@ -166,6 +166,7 @@ class Resources:
         settings: ModelSettings,
         hooks: tuple[AnyHook, ...] = (),
         max_parallel_tools: int = 16,
+        ttl: float,
     ) -> None:
         self.runtime = runtime
         self.max_parallel_tools = max_parallel_tools
@@ -176,6 +177,8 @@ class Resources:
         self.models = models
         self.tools = tools
         self.lease = lease
+        # Seconds after which what this process owns may be taken over when it is silent.
+        self.ttl: float = ttl
         self.settings = settings
         # The task group for detached tasks while the harness is entered; and how a step starts another run.
         self.group: anyio.abc.TaskGroup | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -33,6 +34,7 @@ from noetic_py.engine.journaling.dry_run import check
 from noetic_py.engine.journaling.fold import tree, visible
 from noetic_py.engine.journaling.replay import as_stored, decoded, replaced, stored_type, version_of
 from noetic_py.engine.journaling.run_history import (
+    OVER,
     RunHistory,
     answer,
     answers_for,
@@ -62,7 +64,7 @@ from noetic_py.journal.fields import refuse_transformed, summary_fields
 from noetic_py.journal.records import JournalRecord, Opening, RunBegun, RunEnded, StepFinished, dump_record
 from noetic_py.journal.run_summary import PlainCodec, forked_from
 from noetic_py.journal.session_stream import StoredState, read_conversation
-from noetic_py.journal.stored import Head, Lease, Record, Transaction
+from noetic_py.journal.stored import Head, Lease, Record, Signal, Transaction
 from noetic_py.journal.values import Change, Stored, field_trees
 from noetic_py.memory.projector import Recorded
 from noetic_py.memory.view_state import decisive, recorded_of
@@ -106,7 +108,7 @@ async def begin_stored_run(run: Run, plan: RunPlan, storage: RunStorage) -> RunP
         asked=run.asked,
         memory=None if run.memory.owner is None else run.memory,
     )
-    view = decisive(recorded_of(plan.scope.view).state)
+    view: ViewState = {} if plan.scope.view is None else decisive(recorded_of(plan.scope.view).state)
     run.views = {None: view}
     if opening.base is None or opening.base.position < 0:
         opening.view = view
@@ -140,18 +142,19 @@ def _writer(
 ) -> RunWriter:
     """Where a run is written to that goes on from a position of its journal."""
     store = RunWriter(storage, run.run_id, codec, position=position)
-    store.status = "running"
-    store.summary_fields = _run_summary(run, flow, source)
+    store.status = "running" if storage.queued is None else "queued"
+    queued = storage.claimed.claim.queued if storage.claimed is not None else storage.queued
+    store.summary_fields = _run_summary(run, flow, source, None if queued is None else queued.queue)
     return store
 
 
-async def acquire_lease(backend: CheckpointBackend, run_id: str) -> tuple[Lease, Head | None]:
+async def acquire_lease(backend: CheckpointBackend, run_id: str, ttl: float) -> tuple[Lease, Head | None]:
     """Become the owner of a run, and see where it ends; a caller that is cancelled meanwhile does not own it.
 
     Raises:
         RunBusy: Another owner has it.
     """
-    lease = await backend.acquire(run_id, ttl=TTL)
+    lease = await backend.acquire(run_id, ttl=ttl)
     if lease.position is not None:
         return lease, Head(lease.position, lease.fence)
     try:
@@ -164,13 +167,26 @@ async def acquire_lease(backend: CheckpointBackend, run_id: str) -> tuple[Lease,
     return lease, head
 
 
+async def _owned(storage: RunStorage, run_id: str) -> tuple[Lease, Head | None, float]:
+    """The lease of a run, which a worker has claimed already or which is acquired now, and when it was asked for."""
+    claimed = storage.claimed
+    if claimed is None:
+        asked = SYSTEM.monotonic()
+        return *await acquire_lease(storage.backend, run_id, storage.ttl), asked
+    lease = claimed.claim.lease
+    head = await storage.backend.head(run_id) if lease.position is None else Head(lease.position, lease.fence)
+    if head is not None and head.fence != lease.fence:
+        raise RunBusy("the lease of the claim has run out", hint="another worker goes on with the run")
+    return lease, head, claimed.asked
+
+
 async def release_lease(backend: CheckpointBackend, lease: Lease) -> None:
     """Give a lease back; cannot be cancelled."""
     with anyio.CancelScope(shield=True):
         await backend.release(lease)
 
 
-def _run_summary(run: Run, flow: str, source: str | None) -> Mapping[str, object]:
+def _run_summary(run: Run, flow: str, source: str | None, queue: str | None) -> Mapping[str, object]:
     """The summary of a run for lists."""
     fields = {
         "flow": flow,
@@ -180,6 +196,7 @@ def _run_summary(run: Run, flow: str, source: str | None) -> Mapping[str, object
         "request_id": run.request_id,
         "session": None if run.session is None else run.session.parts,
         "forked": run.forked or None,
+        "queue": queue,
     }
     return {key: value for key, value in fields.items() if value is not None}
 
@@ -219,15 +236,29 @@ class PlannedFork:
 
 
 async def load_run_history(
-    backend: CheckpointBackend, run_id: str, codec: Codec, kind: type[object] | None = None
+    backend: CheckpointBackend,
+    run_id: str,
+    codec: Codec,
+    kind: type[object] | None = None,
+    step: AnyStep | None = None,
 ) -> RunHistory:
-    """Read a run's journal, for a state of a type.
+    """Read a run's journal, for a state of a type; of the one that the flow's annotations name where none is given.
 
     Raises:
         RunNotFound: There is no such run.
         CodecError: The state is of a newer version of that type, or could not be made one of it.
     """
-    return run_history_of(await read_journal(backend, run_id, codec), KINDS, run_id, kind, codec)
+    records = await read_journal(backend, run_id, codec)
+    if kind is None and step is not None and records and isinstance(records[0], RunBegun):
+        opening = records[0].opening
+        kind = None if opening is None else _declared_state(opening.state, step)
+    return run_history_of(records, KINDS, run_id, kind, codec)
+
+
+def _declared_state(state: object, step: AnyStep) -> type[object] | None:
+    """The class of a stored state, if an annotation of the flow names it."""
+    name = stored_type(state.tree if isinstance(state, Stored) else state)
+    return next((kind for kind in known_types(step) if kind.__name__ == name), None)
 
 
 async def fork_at(backend: CheckpointBackend, run_id: str, new: PlannedFork, state: object) -> None:
@@ -313,7 +344,7 @@ async def go_on(
     log.origin = (run.run_id, step.id)
     state = opening.state
     tree = state.tree if isinstance(state, Stored) else state
-    made = _state(tree, options.get("state_type"), codec)
+    made = _state(tree, options.get("state_type") or _declared_state(tree, step), codec)
     plan = RunPlan(
         step,
         _input(started, step, codec),
@@ -325,8 +356,7 @@ async def go_on(
     )
     run.forked = () if started.run_id == run.run_id else await _forked(storage.backend, run.run_id)
     # Last, so that whatever is wrong with the call leaves the run free.
-    asked = SYSTEM.monotonic()
-    lease, head = await acquire_lease(storage.backend, run.run_id)
+    lease, head, asked = await _owned(storage, run.run_id)
     if head is None or head.position != len(run_history.records):
         await release_lease(storage.backend, lease)
         raise RunBusy(f"run {run.run_id!r} was written by another owner just now", hint="try again")
@@ -400,7 +430,23 @@ async def write_without_owner(
     records = [dump_record(each, codec) for each in made(journal)]
     if not records:
         return
-    given = Transaction(run_id, len(journal), 0, records, status=status, acquire=TTL, release=True)
+    summary = summary_fields(entry.summary)
+    queue = summary.get("queue")
+    ended = queue is not None and status in OVER
+    # A worker goes on with a run that came out of a queue.
+    signals = [Signal(run_id, "written", b"")] if queue is not None and not ended else []
+    given = Transaction(
+        run_id,
+        len(journal),
+        0,
+        records,
+        summary=json.dumps({**summary, "queue": None}).encode() if ended else None,
+        status=status,
+        acquire=TTL,
+        release=True,
+        signals=signals,
+        ended=ended,
+    )
     try:
         await backend.commit([given])
     except PositionConflict as error:

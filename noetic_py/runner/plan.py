@@ -164,7 +164,7 @@ def check_options(options: Mapping[str, Any], state: object, ctx: object) -> Non
     for name in ("run_id", "thread_id", "user_id", "request_id", "delivery_id"):
         if name in options:
             check_callers_id(options[name], name)
-    if is_stream(options.get("run_id", "")):
+    if "run_id" in options and is_stream(options["run_id"]):
         raise InvalidId("run_id begins as the streams of sessions do", hint="use a UUID, or a short name")
 
 
@@ -307,7 +307,12 @@ def conversation_of(ctx: AnyContext | None, options: Mapping[str, Any]) -> ItemL
 
 
 def check_parts(
-    memory: object, model: object, budget: object, tools: Sequence[object], max_parallel_tools: object
+    memory: object,
+    model: object,
+    budget: object,
+    tools: Sequence[object],
+    max_parallel_tools: object,
+    lease: object,
 ) -> None:
     """Refuse what a harness cannot be made of.
 
@@ -340,6 +345,12 @@ def check_parts(
                 hint="put @tool on the function",
             )
     check_parallel_tools(max_parallel_tools)
+    if not is_seconds(lease) or not lease:
+        raise ConfigError(
+            f"lease={lease!r} is not a valid lease; expected a positive number of seconds",
+            code="lease",
+            hint="lease=30.0",
+        )
 
 
 def checked_backend(
@@ -542,4 +553,6 @@ class Planner:
         from noetic_py.engine.journaling.writer import RunStorage
 
         named = next((name for name, flow in self.flows.items() if flow is step), None)
-        return RunStorage(self.backend, options.get("durability", "step"), options.get("source", named))
+        return RunStorage(
+            self.backend, options.get("durability", "step"), options.get("source", named), ttl=self.resources.ttl
+        )

@@ -276,11 +276,11 @@ class Home:
     """The thread and the event loop that a harness belongs to: those in which it is used first.
 
     Args:
-        opened: The scheme of a store that the harness has opened, and closes only when it is left.
+        opened: The scheme of a store that the harness has opened, and closes only when it is left; `"memory"` for none.
     """
 
-    def __init__(self, opened: str | None) -> None:
-        self.opened = opened
+    def __init__(self, opened: str) -> None:
+        self.opened = None if opened == "memory" else opened
         self._here: tuple[int, object] | None = None
         self._thread = ""
 

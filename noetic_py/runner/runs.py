@@ -18,7 +18,7 @@ from noetic_py.core.control import Answer, Checkpoint, PendingRequest, RunStatus
 from noetic_py.core.runtime import Runtime
 from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.run_summary import PlainCodec, PlannedStep, ResumePlan, forked_from, load_records
-from noetic_py.journal.stored import RunEntry, Stats
+from noetic_py.journal.stored import QueueStats, RunEntry, Stats
 
 if TYPE_CHECKING:
     from noetic_py.context.step import AnyStep
@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 _STATUSES: tuple[RunStatus, ...] = (
+    "queued",
     "running",
     "completed",
     "aborted",
@@ -51,6 +52,9 @@ _STATUSES: tuple[RunStatus, ...] = (
     "failed",
 )
 _BROKEN: tuple[RunStatus, ...] = ("failed", "budget_exceeded")
+_LEFT_BY_WORKERS: tuple[RunStatus, ...] = ("queued", "running", "interrupted", "cancelled")
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 1.0
 _PAGE = 100
 DONE: tuple[RunStatus, ...] = ("completed",)
 """The statuses that `prune` removes by default."""
@@ -68,7 +72,8 @@ class RunInfo:
 
     Attributes:
         run_id: The run.
-        status: How it stands: `"running"` also says that its end is not written, so that its process may be gone.
+        status: How it stands: `"queued"` waits for a worker that begins it; `"running"` also says that its end is not
+            written, so that its process may be gone.
         alive: Whether a process holds it now.
         flow: The id of the step it was started with.
         source: Where that is found, such as `"agents.py:triage"`; `None` when it was not given.
@@ -81,6 +86,7 @@ class RunInfo:
         updated: When it was last written, UTC.
         pending: What a suspended run waits for; empty otherwise.
         shutdown: Whether the shutdown of a harness has interrupted it, and it was not resumed since.
+        queue: The queue that workers take it from, until it has ended; `None` for a run that was not submitted.
         problem: In a list: why what is kept of it cannot be read or is not verified. The rest is what is known then.
     """
 
@@ -99,6 +105,7 @@ class RunInfo:
     pending: Sequence[PendingRequest] = ()
     shutdown: bool = False
     problem: str | None = None
+    queue: str | None = None
 
 
 @awaited("harness.runs")
@@ -132,6 +139,41 @@ class Runs:
         from noetic_py.engine.journaling.run_history import waiting
 
         return evolve(info, pending=await waiting(self._backend, info.run_id, info.position))
+
+    async def wait(self, run_id: str, *, timeout: float | None = None) -> RunInfo:
+        """Wait until a run of any process has ended, or waits for an answer; `harness.resume` gives the result.
+
+        Args:
+            run_id: The run.
+            timeout: Seconds to wait at most; `None` waits without a limit. The run may not have ended then.
+
+        Returns:
+            The run, as it is then. One that was interrupted, and that another worker will go on with, has not ended.
+
+        Raises:
+            RunNotFound: There is no such run.
+        """
+        await require_run(self._access, self._backend, run_id, "read")
+        ends = None if timeout is None else self._runtime.monotonic() + timeout
+        pause = _FIRST_PAUSE
+        while True:
+            info = await self._get(run_id)
+            left = pause if ends is None else ends - self._runtime.monotonic()
+            # A worker that was cut off has left the run in its queue.
+            goes_on = info.status in _LEFT_BY_WORKERS if info.queue is not None else info.status == "running"
+            if left <= 0 or not goes_on:
+                return info
+            await self._runtime.sleep(min(pause, left))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def queues(self) -> Sequence[QueueStats]:
+        """How full each queue is, by queue and flow.
+
+        Raises:
+            ConfigError: The backend has no queues; code `"queues"`.
+        """
+        await self._access.require("read", on=Resource())
+        return await self._backend.queues()
 
     async def answer(self, *answers: Answer, wait: float = 10.0) -> RunInfo:
         """Answer what a suspended run waits for, without going on with it: needs none of the run's code.
@@ -626,4 +668,5 @@ def _info_of(entry: RunEntry) -> RunInfo:
         entry.created,
         entry.updated,
         shutdown=bool(summary.get("shutdown")) and entry.status == "interrupted",
+        queue=summary.get("queue"),
     )

@@ -27,7 +27,7 @@ from noetic_py.core.selections import CommittedItems, Deltas
 from noetic_py.core.state import StateBag, class_of
 from noetic_py.core.types import T
 from noetic_py.engine.journaling.replay import decoded, migrate_fields, version_of
-from noetic_py.engine.journaling.writer import TTL, fit_together
+from noetic_py.engine.journaling.writer import fit_together
 from noetic_py.journal import session_stream
 from noetic_py.journal.changes import view_change
 from noetic_py.journal.stored import Lease, Record, Transaction
@@ -176,6 +176,7 @@ class SessionLease:
         backend: Where the session is.
         lease: The lease; or that of the last write, whose owner this was.
         position: Where the session's stream ends.
+        ttl: Seconds for which it holds without a renewal.
         held: Whether it is held; otherwise the first write acquires it, if there was no other owner since.
 
     Attributes:
@@ -184,8 +185,11 @@ class SessionLease:
         run: The run of the current turn, which stops once the lease is lost.
     """
 
-    def __init__(self, backend: CheckpointBackend, lease: Lease, position: int, *, held: bool = True) -> None:
+    def __init__(
+        self, backend: CheckpointBackend, lease: Lease, position: int, ttl: float, *, held: bool = True
+    ) -> None:
         self._backend = backend
+        self._ttl = ttl
         self._lease = lease
         self.held: bool = held
         self._released = False
@@ -195,13 +199,13 @@ class SessionLease:
     async def heartbeat(self) -> None:
         """Keep it, until cancelled. Its loss is reported by the next step of the turn, or the next write."""
         while True:
-            await anyio.sleep(TTL / 3)
+            await anyio.sleep(self._ttl / 3)
             if self._released:
                 return
             if not self.held:
                 continue
             try:
-                self._lease = await self._backend.renew(self._lease, ttl=TTL)
+                self._lease = await self._backend.renew(self._lease, ttl=self._ttl)
             except errors.LeaseLost as error:
                 # A run that has not begun yet is notified the next time.
                 if self.run is not None and self.run.store is not None:
@@ -214,7 +218,7 @@ class SessionLease:
     def appending(self, records: Sequence[Record], summary: bytes | None) -> Transaction:
         """What writes records at the end of the stream."""
         status = None if summary is None else SESSION
-        acquire = None if self.held else TTL
+        acquire = None if self.held else self._ttl
         return Transaction(self._lease.run_id, self.position, self._lease.fence, records, summary, status, acquire)
 
     def written(self, lease: Lease) -> None:
@@ -331,7 +335,7 @@ class SessionStore:
 
     Args:
         backend: Where they are kept; in memory when there is none.
-        policy: How they behave.
+        policy: How they behave, `None` for the usual way.
         runtime: The clock.
         memory: The layers that keep something of a session.
         resources: The harness's, with the store of what layers keep.
@@ -340,11 +344,12 @@ class SessionStore:
     def __init__(
         self,
         backend: CheckpointBackend | None,
-        policy: SessionPolicy,
+        policy: SessionPolicy | None,
         runtime: Runtime,
         memory: Memory | None,
         resources: Any,
     ) -> None:
+        policy = SessionPolicy() if policy is None else policy
         if not isinstance(policy, SessionPolicy):
             raise errors.ConfigError(
                 f"sessions={policy!r} is not a valid policy; expected a SessionPolicy",
@@ -355,6 +360,7 @@ class SessionStore:
         self.durable: bool = backend is not None
         self.policy = policy
         self.runtime = runtime
+        self.ttl: float = resources.ttl
         layers = () if memory is None else layers_of(memory).values()
         # Those that keep something of a session.
         self.layers: Mapping[str, AnyLayer] = {layer.id: layer for layer in layers if layer.scope is Scope.THREAD}
@@ -430,7 +436,7 @@ class SessionStore:
         known = self._known.get(key)
         if known is None or not known.fence or known.open is not None or known.shut is not None:
             return None
-        lease = SessionLease(self.backend, Lease(key.stream, known.fence), known.position, held=False)
+        lease = SessionLease(self.backend, Lease(key.stream, known.fence), known.position, self.ttl, held=False)
         try:
             return await self._holding(lease, lambda lease: work(lease, known))
         except (errors.RunBusy, errors.LeaseLost, errors.PositionConflict):
@@ -442,8 +448,8 @@ class SessionStore:
     async def _acquire(self, key: SessionKey, *, new: bool = False) -> SessionLease:
         if new:
             self.lock.check()
-        lease, head = await acquire_lease(self.backend, key.stream)
-        return SessionLease(self.backend, lease, 0 if head is None else head.position)
+        lease, head = await acquire_lease(self.backend, key.stream, self.ttl)
+        return SessionLease(self.backend, lease, 0 if head is None else head.position, self.ttl)
 
     async def read(self, key: SessionKey, codec: Codec | None = None) -> session_stream.StoredConversation:
         """The current contents of a session: the cached state, and what was written since.

@@ -20,7 +20,6 @@ from noetic_py.core.log import ItemView
 from noetic_py.core.state import StateBag, class_of
 from noetic_py.core.values import is_dict, is_list
 from noetic_py.engine.journaling.replay import stored_type
-from noetic_py.engine.journaling.writer import TTL
 from noetic_py.engine.kinds.model import unsaid
 from noetic_py.engine.stops import asked_in
 from noetic_py.journal import session_stream
@@ -451,7 +450,8 @@ class Turn:
             return
         # Its lease is not older than the session's by more than it took to begin.
         patience = max(self._store.policy.wait, _MOMENT)
-        run_lease = await when_free(partial(backend.acquire, run_id, ttl=TTL), patience, self._store.runtime)
+        acquire = partial(backend.acquire, run_id, ttl=self._store.ttl)
+        run_lease = await when_free(acquire, patience, self._store.runtime)
         try:
             await self._end(lease, conversation, run_id)
         finally:

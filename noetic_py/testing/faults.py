@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -13,7 +13,7 @@ from noetic_py.checkpoints.delegating import DelegatingBackend
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
-    from noetic_py.journal.stored import Lease, Record, Transaction
+    from noetic_py.journal.stored import Claim, Lease, Record, Transaction
 
 __all__ = ["Died", "FaultyBackend", "When"]
 
@@ -172,6 +172,18 @@ class FaultyBackend(DelegatingBackend):
         self._check()
         renewed = self._leases[lease.run_id] = await self._inner.renew(lease, ttl=ttl)
         return renewed
+
+    async def claim(
+        self, queues: Sequence[str], *, flows: Collection[str], ttl: float, limit: int = 1
+    ) -> Sequence[Claim]:
+        """Become the owner of queued runs, until the process dies."""
+        self._check()
+        claims = await self._inner.claim(queues, flows=flows, ttl=ttl, limit=limit)
+        self._leases.update({each.lease.run_id: each.lease for each in claims})
+        if self.dead:
+            await self._release_all()
+        self._check()
+        return claims
 
     async def release(self, lease: Lease) -> None:
         """Give a lease back."""

@@ -17,11 +17,10 @@ from typing_extensions import TypedDict
 from noetic_py import Harness, RunResult, errors
 from noetic_py.checkpoints import CheckpointBackend, FileBackend, Lease, SqliteBackend, Transaction
 from noetic_py.checkpoints.adapter import EmbeddedBackend
-from noetic_py.engine.journaling import writer
 from noetic_py.engine.journaling.run_history import read_journal
+from noetic_py.engine.journaling.writer import TTL
 from noetic_py.journal.records import RunEnded
-from noetic_py.runner import lease
-from noetic_py.sessions import store
+from noetic_py.runner.lease import codec_for
 from noetic_py.testing._random_programs.conversation import told
 from noetic_py.testing._random_programs.states import Kind, new_state, plain_state, state_type
 from noetic_py.testing.ledger import outcomes
@@ -122,7 +121,7 @@ async def found(backend: CheckpointBackend, flow: Any, *types: Any) -> dict[str,
     head = await backend.head(RUN)
     if head is None or not head.position:
         return None
-    records = await read_journal(backend, RUN, lease.codec_for(flow, *types))
+    records = await read_journal(backend, RUN, codec_for(flow, *types))
     held = outcomes(records)
     status = next(entry.status for entry in await backend.list() if entry.run_id == RUN)
     ended = records[-1].status if isinstance(records[-1], RunEnded) else None
@@ -226,13 +225,16 @@ def wait_for_tracer() -> None:
         os.sched_yield()
 
 
+def given_lease(given: Given) -> float:
+    """How long a lease of this process lasts without a renewal."""
+    seconds: float = given.get("ttl", TTL)
+    return seconds
+
+
 def prepare(given: Given) -> None:
     """What is set up before anything of the run is touched."""
     if "traced" in given:
         wait_for_tracer()
-    if "ttl" in given:
-        for module in (writer, lease, store):
-            vars(module)["TTL"] = given["ttl"]
     if "user" in given:
         os.setuid(given["user"])
 
@@ -285,7 +287,7 @@ class Carrier:
         """The whole process."""
         while time.monotonic() < self.given.get("moment", 0.0):
             pass
-        async with Harness(checkpoints=self.backend, plugins=()) as harness:
+        async with Harness(checkpoints=self.backend, plugins=(), lease=given_lease(self.given)) as harness:
             result = await self.outcome(harness)
             if "limit" in self.given:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

@@ -140,7 +140,8 @@ class World:
 
 
 def a_harness(backend: CheckpointBackend, policy: AccessPolicy = POLICY) -> Harness[Any]:
-    return Harness(plugins=(), checkpoints=backend, access=policy, memory=Mem(), model=ScriptedModel(*["Hi."] * 99))
+    model = ScriptedModel(*["Hi."] * 99)
+    return Harness(plugins=(), checkpoints=backend, access=policy, memory=Mem(), model=model, flows={"hello": hello})
 
 
 @asynccontextmanager
@@ -225,6 +226,11 @@ async def stream(w: World) -> object:
 @deed("Harness.start", "run")
 async def start(w: World) -> object:
     return (await w.harness.start(hello, "x", user_id=w.owner).result()).status
+
+
+@deed("Harness.submit", "run")
+async def submit(w: World) -> object:
+    return len(await w.harness.submit(hello, "x", user_id=w.owner))
 
 
 @deed("Session.run", "run")
@@ -316,6 +322,11 @@ async def interrupt(w: World) -> object:
 @deed("Runs.get", "read")
 async def get(w: World) -> object:
     return (await w.harness.runs.get(w.paying)).run_id
+
+
+@deed("Runs.wait", "read")
+async def wait(w: World) -> object:
+    return (await w.harness.runs.wait(w.stored)).status
 
 
 @deed("Runs.progress", "read")

@@ -13,7 +13,7 @@ from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.checkpoints.server import ServerBackend
 from noetic_py.errors import StoreUnavailable
 from noetic_py.testing import FaultyBackend
-from tests.crash import conversing, jobs, paying
+from tests.crash import conversing, jobs, paying, working
 from tests.crash.server import Say
 
 __all__ = ["ADDRESS", "ServerJobs"]
@@ -65,6 +65,10 @@ class ServerJobs:
     def pay(self, given: dict[str, Any], say: Say) -> Any:
         """Begin a run that spends money, or go on with it."""
         return paying.pay(given, say, self._dying)
+
+    def work(self, given: dict[str, Any], say: Say) -> None:
+        """Carry out submitted runs."""
+        working.work(given, say, self._made)
 
     def _dying(self, address: str, death: jobs.Death) -> CheckpointBackend:
         return Dying(self._made(address), death)

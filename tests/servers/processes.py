@@ -24,6 +24,7 @@ from tests.crash.folders import quick_folder
 from tests.crash.jobs import RUN
 from tests.crash.ledger import read_ledger, shown
 from tests.crash.lives import Life, NewLife, a_life_and_deaths, same, two_at_once
+from tests.crash.working import Workers, carried_out
 from tests.properties.checks import SEED, examples
 from tests.servers.jobs import ADDRESS
 from tests.servers.tested import ServerOfTests
@@ -33,6 +34,8 @@ __all__ = ["Processes", "children_of"]
 KILLS = examples(sample=10, full=200)
 TOGETHER = examples(sample=10, full=200)
 STOPPED = examples(sample=3, full=100)
+WORKED = examples(sample=20, full=1000)
+WORKERS_KILLED = examples(sample=3, full=100)
 LEASE = 1.0
 """Seconds, for owners whose time is to run out."""
 
@@ -118,6 +121,20 @@ class Processes:
         record_property("trials", dict(seen))
         assert seen["in a step"] >= STOPPED // 2
         assert seen["anywhere"] or STOPPED < 10, seen
+
+    @pytest.mark.anyio
+    async def test_workers_that_are_killed(self, children: Children, record_property: Figure) -> None:
+        with self.server.space() as space, quick_folder() as folder:
+            store = self.server.url(space)
+            workers = Workers(children, store, folder / "lines", random.Random(SEED), LEASE, f"{self.jobs}:work")
+            async with self.made(store) as backend:
+                came = await carried_out(backend, workers, WORKED, WORKERS_KILLED, self.server.restart)
+        record_property("runs", WORKED)
+        record_property("kills", came.kills)
+        record_property("seconds", round(came.seconds, 1))
+        record_property("takeover, 99 of 100, seconds", round(came.longest, 2))
+        # Of a few runs one in a hundred is the one that the server's restart has kept waiting.
+        assert came.longest < LEASE + (1.0 if WORKERS_KILLED >= 100 else 10.0)
 
     @pytest.mark.anyio
     async def test_a_dead_owners_run_is_free_when_its_time_is_up(self, children: Children) -> None:

@@ -20,13 +20,13 @@ from noetic_py.core.types import Durability, T
 from noetic_py.engine.frame import failure_of
 from noetic_py.journal import values
 from noetic_py.journal.records import JournalRecord, dump_record
-from noetic_py.journal.stored import Lease, Record, Transaction
+from noetic_py.journal.stored import Claim, Lease, Queued, Record, Transaction
 
 if TYPE_CHECKING:
     from noetic_py.core.telemetry import Metrics
 
 TTL = 30.0
-"""Seconds after which a run whose owner is silent may be taken over."""
+"""Seconds after which a run whose owner is silent may be taken over, where a harness says nothing else."""
 _LOOKS = 10
 """How often an owner looks between two renewals for what other processes ask of the run."""
 _MOST_TOGETHER = 60 * 1024 * 1024
@@ -49,6 +49,21 @@ class PlannedWrite(Protocol):
 
 
 @frozen(eq=False)
+class ClaimedRun:
+    """A run that a worker has claimed, and has not read yet.
+
+    Attributes:
+        claim: The claim.
+        asked: When it was asked for, by the machine's monotonic clock.
+        read: The number of the last signal that waited for the run then.
+    """
+
+    claim: Claim
+    asked: float
+    read: int
+
+
+@frozen(eq=False)
 class RunStorage:
     """Where and how a run is stored.
 
@@ -59,6 +74,9 @@ class RunStorage:
         again: Whether a stored run of the same id is resumed instead of refused.
         turn: What its session writes together with its beginning, where it is a turn of one.
         followed: Whether the commit of its session is to store its end too.
+        queued: Where a new run waits for a worker that begins it; `None` where this process does.
+        claimed: The claim of the worker that goes on with it.
+        ttl: Seconds after which it may be taken over when its owner is silent.
     """
 
     backend: CheckpointBackend
@@ -67,6 +85,9 @@ class RunStorage:
     again: bool = False
     turn: PlannedWrite | None = None
     followed: bool = False
+    queued: Queued | None = None
+    claimed: ClaimedRun | None = None
+    ttl: float = TTL
 
 
 def fit_together(*transactions: Transaction) -> bool:
@@ -88,6 +109,7 @@ class RunWriter:
         ending: What that has to store, once the run has ended.
         metrics: What measures its commits, when something does.
         hurried: Whether something waits for the next commit that is not to wait for the next step.
+        claimed: The claim of the worker that has the run, if it came out of a queue.
     """
 
     def __init__(self, storage: RunStorage, run_id: str, codec: Codec, *, position: int = 0) -> None:
@@ -100,11 +122,14 @@ class RunWriter:
         self.status: str | None = None
         self.backend = storage.backend
         self.ending: Transaction | None = None
+        self.claimed = storage.claimed
+        self._ttl = storage.ttl
         self._turn = storage.turn
+        self._queued = storage.queued
         self._run_id = run_id
         self._lease: Lease | None = None
-        # Whether the run is given up with the commit of its last record.
-        self._ends = False
+        # What the commit of the last record does besides: it gives the run up.
+        self._last: Transaction | None = None
         self.metrics: Metrics | None = None
         self.hurried = anyio.Event()
         # How many records of the journal have been encoded, and how many of them are in the backend.
@@ -125,7 +150,7 @@ class RunWriter:
         self._renewed = 0.0
 
     async def begin(self, journal: list[JournalRecord]) -> None:
-        """Become the owner of a new run, and store how it begins; and the turn of its session, where it is one.
+        """Store how a new run begins, and become its owner unless it is queued; and the turn of its session, if any.
 
         Raises:
             RunBusy: Another owner has it.
@@ -134,7 +159,8 @@ class RunWriter:
         """
         self.stage(journal)
         first = self._taken() if self.mode == "step" else Transaction(self._run_id, 0, 0, ())
-        given = [evolve(first, acquire=TTL)]
+        queued = self._queued is not None
+        given = [evolve(first, queued=self._queued) if queued else evolve(first, acquire=self._ttl)]
         if self._turn is not None:
             # In a backend that writes them in order, a turn without a run is closed by the next one.
             given.insert(0, self._turn.transaction)
@@ -142,7 +168,8 @@ class RunWriter:
         leases = await self._measured(partial(self.backend.commit, given))
         if self._turn is not None:
             self._turn.written(leases[0])
-        self.own(leases[-1], asked)
+        if not queued:
+            self.own(leases[-1], asked)
         self._written += len(first.records)
 
     def own(self, lease: Lease, asked: float) -> None:
@@ -231,12 +258,16 @@ class RunWriter:
         if force:
             self.check()
 
-    async def end(self, journal: list[JournalRecord], *, followed: bool) -> None:
+    async def end(
+        self, journal: list[JournalRecord], *, followed: bool, queued: Queued | None = None, ended: bool = False
+    ) -> None:
         """Store how the run ends and give it up, in one commit; or leave that to the commit of its session.
 
         Args:
             journal: The run's journal.
             followed: Whether that comes before a caller sees the end; `ending` is then what it has to store.
+            queued: When a worker is to claim the run again; `None` leaves that as it is.
+            ended: Whether it leaves its queue.
 
         Raises:
             CheckpointError: The backend has not taken it, now or earlier.
@@ -253,8 +284,11 @@ class RunWriter:
                 await self._write()
             self.ending = evolve(self._taken(), release=True)
             return
-        self._ends = True
-        while self._written < self._staged:
+        read = 0 if self.claimed is None else self.claimed.read
+        if ended:
+            self.set_summary(queue=None)
+        self._last = Transaction(self._run_id, 0, 0, (), release=True, queued=queued, read=read, ended=ended)
+        while self._written < self._staged or (self.claimed is not None and self._lease is not None):
             await self._write()
         self.check()
 
@@ -364,8 +398,10 @@ class RunWriter:
                 waited_for.set()
 
     async def _append(self, taken: Transaction) -> None:
-        if self._ends and not self._queue:
-            await self._measured(partial(self.backend.commit, [evolve(taken, release=True)]))
+        last = self._last
+        if last is not None and not self._queue:
+            ending = evolve(taken, release=True, queued=last.queued, read=last.read, ended=last.ended)
+            await self._measured(partial(self.backend.commit, [ending]))
             self._lease = None
             self._written = taken.expected_position + len(taken.records)
             return
@@ -396,6 +432,9 @@ class RunWriter:
             head = await self.backend.head(self._run_id)
             if head is None or (head.position, head.fence) != (done, self.fence):
                 await self._append(taken)
+            elif self._last is not None and taken.records and not self._queue:
+                # The commit that has stored them has given the run up.
+                self._lease = None
             self._written = done
 
     async def beat(self, hear: Callable[[], Awaitable[None]]) -> None:
@@ -406,7 +445,7 @@ class RunWriter:
         """
         while self._poison is None:
             for _ in range(_LOOKS):
-                with anyio.move_on_after(TTL / 3 / _LOOKS):
+                with anyio.move_on_after(self._ttl / 3 / _LOOKS):
                     await self.hurried.wait()
                 await hear()
             await self._renew()
@@ -417,24 +456,29 @@ class RunWriter:
         Raises:
             CheckpointError: Another owner holds it, or the owner is unknown.
         """
-        while self._poison is None and self._lease is not None and SYSTEM.monotonic() > self._renewed + TTL * _SAFE:
+        while self._poison is None and self._lease is not None and not self._is_sure:
             # Once more where the answer came so late that the lease may have run out again.
             await self._renew()
         self.check()
+
+    @property
+    def _is_sure(self) -> bool:
+        """Whether no other owner can have come since the lease was asked for."""
+        return SYSTEM.monotonic() <= self._renewed + self._ttl * _SAFE
 
     async def _renew(self) -> None:
         began, lease = SYSTEM.monotonic(), self._lease
         if lease is None:
             return
         try:
-            self._lease = await self.backend.renew(lease, ttl=TTL)
+            self._lease = await self.backend.renew(lease, ttl=self._ttl)
             self._renewed = began
         except BaseException as error:
             # Whatever a backend's client raises.
             if failure_of(error) is None:
                 raise
             # While the lease lasts, a store that cannot be reached is asked again.
-            if isinstance(error, errors.LeaseLost) or SYSTEM.monotonic() > self._renewed + TTL * _SAFE:
+            if isinstance(error, errors.LeaseLost) or not self._is_sure:
                 lost = (
                     error
                     if isinstance(error, errors.CheckpointError)

@@ -8,4 +8,4 @@ from tests.servers.jobs import ServerJobs
 
 _jobs = ServerJobs(PostgresBackend)
 carry, hold, use_after_fork = _jobs.carry, _jobs.hold, _jobs.use_after_fork
-converse, pay, post, read = _jobs.converse, _jobs.pay, _jobs.post, _jobs.read
+converse, pay, post, read, work = _jobs.converse, _jobs.pay, _jobs.post, _jobs.read, _jobs.work

@@ -1,0 +1,143 @@
+"""`noetic submit`, `noetic worker` and `noetic queues`: runs that worker processes carry out."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from attrs import frozen
+
+from noetic_py.cli.database import flag, opened, read_runs
+from noetic_py.cli.formatting import printable, program
+from noetic_py.cli.inputs import read_age, read_input
+from noetic_py.cli.loading import FlowFile, load_flow, make_harness
+from noetic_py.cli.report import say, write_out
+from noetic_py.cli.running import database_of
+from noetic_py.harness import Harness
+from noetic_py.journal.stored import QueueStats
+from noetic_py.runner.lease import beside
+from noetic_py.runner.registry import Signals
+
+__all__ = ["SubmitRequest", "WorkRequest", "show_queues", "submit", "work"]
+
+
+@frozen(eq=False)
+class SubmitRequest:
+    """The options of `noetic submit`; see `noetic submit --help`."""
+
+    target: str
+    input: str | None
+    db: str | None
+    queue: str
+    after: str | None
+    priority: int
+    run_id: str | None
+
+
+async def submit(request: SubmitRequest) -> int:
+    """Store a run for a worker, and print its id."""
+    file = load_flow(request.target)
+    value = read_input(file.step, request.input)
+    options: dict[str, Any] = {"queue": request.queue, "priority": request.priority, "source": file.source}
+    if request.after is not None:
+        options["at"] = read_age(request.after)
+    if request.run_id is not None:
+        options["run_id"] = request.run_id
+    if file.budget is not None:
+        options["budget"] = file.budget
+    if file.state is not None:
+        options["state"] = file.state()
+    async with AsyncExitStack() as stack:
+        harness = await _harness(stack, file, None, request.db)
+        write_out(await harness.submit(file.step, value, **options))
+    place = database_of(file, request.db)
+    say(f"carried out by: {program()} worker {request.target}{flag(place)}")
+    return 0
+
+
+@frozen(eq=False)
+class WorkRequest:
+    """The options of `noetic worker`; see `noetic worker --help`."""
+
+    target: str
+    model: str | None
+    db: str | None
+    queues: tuple[str, ...]
+    concurrency: int
+    lives: int
+    grace: float
+
+
+async def work(request: WorkRequest) -> int:
+    """Carry out submitted runs until a signal comes; says what begins and ends.
+
+    Returns:
+        The exit code: 0 once all that went on was handed over or has ended, 128 and the signal's number if it had not.
+    """
+    file = load_flow(request.target)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logger = logging.getLogger("noetic_py.runs")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    with Signals("stopped\n", limit=request.grace + 2.0) as signals:
+        async with AsyncExitStack() as stack:
+            harness = await stack.enter_async_context(await _harness(stack, file, request.model, request.db))
+            say(f"working at {', '.join(request.queues)}: {', '.join(harness.flows)}; Ctrl-C stops")
+            working = partial(harness.work, request.queues, concurrency=request.concurrency, lives=request.lives)
+            await beside(partial(_stop_on_signal, signals, harness, request.grace), working)
+    logger.removeHandler(handler)
+    return 0
+
+
+async def _stop_on_signal(signals: Signals, harness: Harness[Any], grace: float) -> None:
+    received = await signals.wait()
+    say(f"{received.name}: no more runs are claimed; those that go on have {grace:g} s; once more ends at once")
+    await harness.shutdown(timeout=grace)
+
+
+async def _harness(stack: AsyncExitStack, file: FlowFile, model: str | None, db: str | None) -> Harness[Any]:
+    """The file's harness, or one of ours whose one flow is the file's step."""
+    place = database_of(file, db)
+    backend = None if place is None else await stack.enter_async_context(opened(place))
+    return await make_harness(file, model, backend)
+
+
+async def show_queues(db: str | None, *, as_json: bool) -> int:
+    """Print how full each queue is."""
+    async with read_runs(db) as (runs, _):
+        found = await runs.queues()
+    write_out(_as_json(found) if as_json else _as_text(found))
+    return 0
+
+
+def _as_json(found: Sequence[QueueStats]) -> str:
+    rows = [
+        {
+            "queue": each.queue,
+            "flow": each.flow,
+            "ready": each.ready,
+            "owned": each.owned,
+            "waiting": each.waiting,
+            "since": None if each.since is None else datetime.fromtimestamp(each.since, UTC).isoformat(),
+        }
+        for each in found
+    ]
+    return json.dumps(rows, indent=2)
+
+
+def _as_text(found: Sequence[QueueStats]) -> str:
+    """A table of queues."""
+    rows = [("QUEUE", "FLOW", "READY", "OWNED", "WAITING", "READY SINCE")]
+    for each in found:
+        since = "" if each.since is None else f"{datetime.fromtimestamp(each.since).astimezone():%Y-%m-%d %H:%M:%S}"
+        counts = (f"{each.ready:,}", f"{each.owned:,}", f"{each.waiting:,}")
+        rows.append((printable(each.queue), printable(each.flow), *counts, since))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    return "\n".join("  ".join([*map(str.ljust, row[:5], widths), row[5]]).rstrip() for row in rows)

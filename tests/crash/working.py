@@ -1,0 +1,222 @@
+"""Workers that are killed while they carry out runs, and what has to be true of the runs afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from noetic_py import Context, Harness, each, sequence, step
+from noetic_py.checkpoints import CheckpointBackend, SqliteBackend
+from noetic_py.context.step import AnyStep
+from tests.crash.children import Children
+from tests.crash.server import Say
+
+WORK = "tests.crash.working:work"
+PARTS = 3
+"""How many steps run beside each other in a run."""
+_STAGES = ("first", "part", "last")
+
+
+def flow_into(path: Path, process: int) -> AnyStep:
+    """The flow of the runs: a step, some beside each other, and a step; each writes down when it begins and ends.
+
+    Args:
+        path: Where lines are written, one in one write.
+        process: Which process this is.
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    async def body(stage: str, number: int, ctx: Context, value: int) -> int:
+        for what in ("start", "end"):
+            line = [process, time.monotonic(), ctx.run_id, stage, number, what]
+            os.write(handle, json.dumps(line).encode() + b"\n")
+            await anyio.sleep(0.003)
+        return value
+
+    @step(replay="repeatable", version="1")
+    async def first(x: int, ctx: Context) -> list[int]:
+        await body("first", 0, ctx, x)
+        return [x + n for n in range(PARTS)]
+
+    @step(replay="repeatable", version="1")
+    async def part(x: int, ctx: Context) -> int:
+        return await body("part", x, ctx, 2 * x)
+
+    @step(replay="repeatable", version="1")
+    async def last(xs: list[int], ctx: Context) -> int:
+        return await body("last", 0, ctx, sum(xs))
+
+    return sequence(first, each(part, id="parts"), last, id="flow")
+
+
+def value_of(number: int) -> int:
+    """What a run comes to that was given a number."""
+    return sum(2 * (number + n) for n in range(PARTS))
+
+
+def work(given: dict[str, Any], say: Say, made: Callable[[str], CheckpointBackend] = SqliteBackend) -> None:
+    """What a worker does, until it is killed.
+
+    Args:
+        given: Its store, its process number, and the like.
+        say: Says when it is ready.
+        made: Makes a backend of the store's address.
+    """
+
+    async def main() -> None:
+        flow = flow_into(Path(given["lines"]), given["process"])
+        async with (
+            made(given["store"]) as backend,
+            Harness(checkpoints=backend, plugins=[], flows={"flow": flow}, lease=given["lease"]) as harness,
+        ):
+            say(["ready", True])
+            await harness.work(concurrency=given["concurrency"], lives=1000)
+
+    anyio.run(main)
+
+
+@dataclass
+class Killed:
+    """What came of it.
+
+    Attributes:
+        kills: How many workers were killed.
+        seconds: How long it took until all runs had ended.
+        waits: How long each run that a killed worker was at stood still, in seconds.
+    """
+
+    kills: int
+    seconds: float
+    waits: list[float] = field(default_factory=list[float])
+
+    @property
+    def longest(self) -> float:
+        """The longest of all but one in a hundred of the waits."""
+        ordered = sorted(self.waits)
+        return ordered[max(0, -(-99 * len(ordered) // 100) - 1)] if ordered else 0.0
+
+
+@dataclass
+class Workers:
+    """Worker processes of one store.
+
+    Attributes:
+        children: The fork server.
+        store: The address of the store.
+        lines: Where they write what they do.
+        dice: Who is killed, and when.
+        lease: Their lease, in seconds.
+        job: What they do.
+        concurrency: How many runs each carries out at once.
+    """
+
+    children: Children
+    store: str
+    lines: Path
+    dice: random.Random
+    lease: float = 30.0
+    job: str = WORK
+    concurrency: int = 4
+    pids: list[int] = field(default_factory=list[int])
+    started: int = 0
+
+    def start(self) -> int:
+        """Start a worker; returns its pid."""
+        pid = self.children.start(
+            self.job, store=self.store, lines=str(self.lines), process=self.started, lease=self.lease,
+            concurrency=self.concurrency,
+        )  # fmt: skip
+        self.started += 1
+        self.pids.append(pid)
+        self.children.hear(pid, "ready")
+        return pid
+
+    def kill(self) -> None:
+        """Kill one of them."""
+        self.children.kill(self.pids.pop(self.dice.randrange(len(self.pids))))
+
+    def stop(self) -> None:
+        """Kill all that are left."""
+        while self.pids:
+            self.kill()
+
+
+async def carried_out(
+    backend: CheckpointBackend, workers: Workers, runs: int, kills: int, restart: Callable[[], object] | None = None
+) -> Killed:
+    """Submit runs, kill workers while they carry them out, and check what came of it.
+
+    Args:
+        backend: The store of the workers.
+        workers: The workers.
+        runs: How many runs.
+        kills: How many workers are killed.
+        restart: Restarts the store's server; called once, half-way.
+    """
+    flow = flow_into(workers.lines, -1)
+    began = time.monotonic()
+    async with Harness(checkpoints=backend, plugins=[], flows={"flow": flow}) as harness:
+        ids = [await harness.submit(flow, number, run_id=f"run-{number}") for number in range(runs)]
+        try:
+            for _ in range(4):
+                await anyio.to_thread.run_sync(workers.start)
+            for number in range(kills):
+                await anyio.sleep(workers.dice.uniform(0.02, 0.3))
+                await anyio.to_thread.run_sync(workers.kill)
+                if restart is not None and number == kills // 2:
+                    await anyio.to_thread.run_sync(restart)
+                await anyio.to_thread.run_sync(workers.start)
+            with anyio.fail_after(60 + 2 * workers.lease + runs / 2):
+                while len(await _completed(backend)) < runs:  # noqa: ASYNC110 # other processes work
+                    await anyio.sleep(0.05)
+        finally:
+            await anyio.to_thread.run_sync(workers.stop)
+        seconds = time.monotonic() - began
+        for number, run_id in enumerate(ids):
+            result = await harness.resume(run_id, flow)
+            assert (result.status, result.value) == ("completed", value_of(number)), run_id
+    assert list(await backend.queues()) == []
+    return Killed(kills, seconds, _checked(workers.lines, runs))
+
+
+async def _completed(backend: CheckpointBackend) -> set[str]:
+    found: set[str] = set()
+    after: int | None = None
+    while page := await backend.list(after=after, status="completed"):
+        found.update(entry.run_id for entry in page)
+        after = page[-1].cursor
+    return found
+
+
+def _checked(lines: Path, runs: int) -> list[float]:
+    """Check that no step began again once a later one had begun, which says that it was stored.
+
+    Returns:
+        How long runs stood still between a line of one process and the next one of another.
+    """
+    by_run: defaultdict[str, list[list[Any]]] = defaultdict(list)
+    for text in lines.read_text().splitlines():
+        process, moment, run_id, stage, number, what = json.loads(text)
+        by_run[run_id].append([process, moment, _STAGES.index(stage), number, what])
+    assert len(by_run) == runs
+    waits: list[float] = []
+    for run_id, found in by_run.items():
+        reached = 0
+        for process, _, stage, _, what in found:
+            if what == "start":
+                assert stage >= reached, f"{run_id}: stage {stage} of process {process} began after stage {reached}"
+                reached = stage
+        ended = {(stage, number) for _, _, stage, number, what in found if what == "end"}
+        assert len(ended) == PARTS + 2, f"{run_id}: {ended}"
+        waits += [later[1] - earlier[1] for earlier, later in pairwise(found) if later[0] != earlier[0]]
+    return waits

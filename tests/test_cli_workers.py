@@ -1,0 +1,127 @@
+"""`noetic submit`, `noetic worker` and `noetic queues`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.cli_shell import TIMEOUT, Inside, Shell, posix, read_until
+
+BUYING = """
+@step
+async def flow(item: str, ctx: Context[Memory, StateBag]) -> str:
+    return "bought " + item if await ctx.ask(Ask(f"Buy {item}?", bool)) else "kept the money"
+"""
+SLOW = """
+@step(replay="repeatable")
+async def flow(text: str, ctx: Context[Memory, StateBag]) -> str:
+    print("began", flush=True)
+    await anyio.sleep(0.0 if Path("free").exists() else 60.0)
+    return text.upper()
+"""
+
+
+@contextmanager
+def a_worker(shell: Shell, *options: str) -> Generator[subprocess.Popen[bytes]]:
+    process = shell.start("worker", "flow.py", *options)
+    try:
+        assert process.stderr is not None
+        assert b"working at" in read_until(process.stderr, b"Ctrl-C stops\n")
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def status_of(inside: Inside, run_id: str) -> str:
+    found = json.loads(inside.run("show", run_id, "--json").stdout)
+    status: str = found["status"]
+    return status
+
+
+def reaches(inside: Inside, run_id: str, status: str) -> None:
+    end = time.monotonic() + TIMEOUT
+    while status_of(inside, run_id) != status:
+        assert time.monotonic() < end, status_of(inside, run_id)
+        time.sleep(0.05)
+
+
+@posix
+def test_a_run_is_submitted_carried_out_and_answered(shell: Shell, inside: Inside) -> None:
+    shell.write(BUYING)
+    done = inside.run("submit", "flow.py", "tea")
+    assert (done.returncode, done.stderr) == (0, "carried out by: noetic worker flow.py\n")
+    run_id = done.stdout.strip()
+    assert status_of(inside, run_id) == "queued"
+    (found,) = json.loads(inside.run("queues", "--json").stdout)
+    assert (found["queue"], found["ready"], found["owned"], found["waiting"]) == ("default", 1, 0, 0)
+    table = inside.run("queues").stdout.splitlines()
+    assert table[0].split()[:5] == ["QUEUE", "FLOW", "READY", "OWNED", "WAITING"]
+    assert table[1].startswith("default  flow@")
+    with a_worker(shell, "--concurrency", "2") as worker:
+        reaches(inside, run_id, "suspended")
+        assert inside.run("answer", run_id, "--value", "true").returncode == 0
+        reaches(inside, run_id, "completed")
+        worker.send_signal(signal.SIGTERM)
+        _, said = worker.communicate(timeout=TIMEOUT)
+    assert worker.returncode == 0
+    assert f"run {run_id} of flow started".encode() in said
+    assert f"run {run_id} of flow ended: completed".encode() in said
+    assert inside.run("resume", run_id).stdout == "bought tea\n"
+    assert inside.run("queues").stdout.splitlines()[1:] == []
+
+
+@posix
+@pytest.mark.slow
+def test_a_signal_hands_the_run_over(shell: Shell, inside: Inside) -> None:
+    shell.write(SLOW)
+    run_id = inside.run("submit", "flow.py", "tea", "--queue", "slow").stdout.strip()
+    with a_worker(shell, "--queue", "slow", "--grace", "0.1") as worker:
+        assert worker.stdout is not None
+        read_until(worker.stdout, b"began\n")
+        worker.send_signal(signal.SIGINT)
+        _, said = worker.communicate(timeout=TIMEOUT)
+        assert (worker.returncode, b"no more runs are claimed" in said) == (0, True)
+    (found,) = json.loads(inside.run("queues", "--json").stdout)
+    assert (found["ready"], found["owned"]) == (1, 0)
+    (shell.folder / "free").touch()
+    with a_worker(shell, "--queue", "slow"):
+        reaches(inside, run_id, "completed")
+
+
+def test_a_run_of_a_later_time(inside: Inside) -> None:
+    inside.write(BUYING)
+    assert (
+        inside.run("submit", "flow.py", "tea", "--after", "1h", "--run-id", "order-7", "--priority", "3").returncode
+        == 0
+    )
+    (found,) = json.loads(inside.run("queues", "--json").stdout)
+    assert (found["ready"], found["waiting"], found["since"]) == (0, 1, None)
+    again = inside.run("submit", "flow.py", "tea", "--run-id", "order-7")
+    assert (again.returncode, "order-7" in again.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("submit", "flow.py", "tea", "--after", "soon"), "'soon' is not a valid age"),
+        (("submit", "flow.py", "tea", "--queue", ""), "queue is not a text"),
+        (("submit", "flow.py", "tea", "--db", "files:there"), "has no queues"),
+        (("worker", "flow.py", "--db", "files:there"), "has no queues"),
+        (("worker", "flow.py", "--db", "none"), "keeps no runs"),
+        (("worker", "other.py"), "there is no file"),
+        (("queues", "--db", "files:there"), "has no queues"),
+    ],
+)
+def test_what_cannot_be(inside: Inside, arguments: tuple[str, ...], said: str) -> None:
+    inside.write(BUYING)
+    (inside.folder / "there").mkdir()
+    done = inside.run(*arguments)
+    assert done.returncode != 0
+    assert said in done.stderr

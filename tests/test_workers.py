@@ -1,0 +1,478 @@
+"""Runs that workers carry out: submitted once, carried out once, handed over, woken, and given up in the end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from attrs import define
+
+from noetic_py import Ask, Budget, Context, Harness, Memory, errors, sequence, step
+from noetic_py.checkpoints import CheckpointBackend, Claim, InMemoryBackend, SqliteBackend
+from noetic_py.checkpoints.delegating import DelegatingBackend
+from noetic_py.checkpoints.files import FileBackend
+from noetic_py.testing import VirtualRuntime
+
+pytestmark = pytest.mark.anyio
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[CheckpointBackend]:
+    made = InMemoryBackend() if request.param == "memory" else SqliteBackend(tmp_path / "runs.db")
+    async with made as backend:
+        yield backend
+
+
+@define
+class Tally:
+    total: int = 0
+
+
+@step
+async def double(x: int, ctx: Context) -> int:
+    return 2 * x
+
+
+@step
+async def count(x: int, ctx: Context[Memory, Tally]) -> int:
+    ctx.state.total += x
+    return ctx.state.total
+
+
+@step
+async def buy(item: str, ctx: Context) -> str:
+    agreed = await ctx.ask(Ask(f"Buy {item}?", bool))
+    return f"bought {item}" if agreed else "kept the money"
+
+
+@step
+async def broken(x: int, ctx: Context) -> int:
+    raise ValueError("no")
+
+
+FLOWS = {"double": double, "count": count, "buy": buy, "broken": broken}
+
+
+def a_harness(backend: CheckpointBackend, **options: Any) -> Harness[Memory]:
+    return Harness(plugins=[], checkpoints=backend, **{"flows": FLOWS, **options})
+
+
+async def until_true(check: Callable[[], Awaitable[bool]]) -> None:
+    with anyio.fail_after(20):
+        while not await check():  # noqa: ASYNC110 # another task works, and says nothing to this one
+            await anyio.sleep(0.005)
+
+
+async def reaches(harness: Harness[Any], run_id: str, *statuses: str) -> None:
+    async def there() -> bool:
+        return (await harness.runs.get(run_id)).status in statuses
+
+    await until_true(there)
+
+
+async def is_empty(backend: CheckpointBackend) -> bool:
+    return not await backend.queues()
+
+
+@asynccontextmanager
+async def working(backend: CheckpointBackend, flows: Mapping[str, Any] = FLOWS, **options: Any) -> AsyncIterator[None]:
+    """A worker beside the block, in a harness of its own, which is shut down behind it."""
+    async with a_harness(backend, flows=flows) as harness, anyio.create_task_group() as group:
+
+        async def work() -> None:
+            await harness.work(**options)
+
+        group.start_soon(work)
+        yield
+        await harness.shutdown()
+
+
+async def test_a_submitted_run_is_carried_out_by_another_harness(store: CheckpointBackend) -> None:
+    async with a_harness(store) as front:
+        run_id = await front.submit(double, 21, user_id="ada", metadata={"order": 7}, budget=Budget(steps=5))
+        waiting = await front.runs.get(run_id)
+        assert (waiting.status, waiting.alive, waiting.queue, waiting.user_id) == ("queued", False, "default", "ada")
+        async with working(store):
+            await reaches(front, run_id, "completed")
+        result = await front.resume(run_id, double)
+        assert (result.value, result.status) == (42, "completed")
+        assert (await front.runs.get(run_id)).queue is None
+        assert await is_empty(store)
+
+
+async def test_waiting_for_a_run_of_any_process(store: CheckpointBackend) -> None:
+    async with a_harness(store) as front:
+        run_id, asking = await front.submit(double, 1), await front.submit(buy, "tea")
+        broke = await front.submit(broken, 1)
+        assert (await front.runs.wait(run_id, timeout=0.01)).status == "queued"
+        async with working(store):
+            with anyio.fail_after(20):
+                found = [await front.runs.wait(each) for each in (run_id, asking, broke)]
+        assert [each.status for each in found] == ["completed", "suspended", "failed"]
+        assert len(found[1].pending) == 1
+        assert [each.queue for each in await front.runs.queues()] == ["default"]
+        with pytest.raises(errors.RunNotFound):
+            await front.runs.wait("none")
+
+
+async def test_waiting_goes_on_while_a_run_is_handed_over(store: CheckpointBackend) -> None:
+    began = anyio.Event()
+
+    @step(replay="repeatable")
+    async def slow(x: int, ctx: Context) -> int:
+        if not began.is_set():
+            began.set()
+            await anyio.sleep_forever()
+        return x
+
+    flows = {"slow": slow}
+    async with a_harness(store, flows=flows) as front, a_harness(store, flows=flows) as old:
+        run_id = await front.submit(slow, 5)
+        seen: list[str] = []
+
+        async def wait() -> None:
+            seen.append((await front.runs.wait(run_id)).status)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            group.start_soon(old.work)
+            await began.wait()
+            await old.shutdown(timeout=0.001)
+            assert (await front.runs.get(run_id)).status == "interrupted"
+            async with working(store, flows):
+                await reaches(front, run_id, "completed")
+        assert seen == ["completed"]
+
+
+async def test_a_state_is_stored_with_the_run(store: CheckpointBackend) -> None:
+    async with a_harness(store) as harness:
+        run_id = await harness.submit(count, 2, state=Tally(40))
+        async with working(store):
+            await reaches(harness, run_id, "completed")
+        result = await harness.resume(run_id, count, state_type=Tally)
+        assert (result.value, result.state) == (42, Tally(42))
+
+
+async def test_a_run_that_waits_holds_no_worker(store: CheckpointBackend) -> None:
+    async with a_harness(store) as front:
+        runs = [await front.submit(buy, item) for item in ("tea", "milk", "rice")]
+        async with working(store, concurrency=1):
+            for run_id in runs:
+                await reaches(front, run_id, "suspended")
+            (stats,) = await store.queues()
+            assert (stats.ready, stats.owned, stats.waiting) == (0, 0, 3)
+            for run_id in runs:
+                (request,) = (await front.runs.get(run_id)).pending
+                await front.runs.answer(request.answer(True))
+            for run_id in runs:
+                await reaches(front, run_id, "completed")
+        assert [(await front.resume(run_id, buy)).value for run_id in runs] == [
+            "bought tea",
+            "bought milk",
+            "bought rice",
+        ]
+        assert await is_empty(store)
+
+
+async def test_an_answer_while_no_worker_is_there(store: CheckpointBackend) -> None:
+    async with a_harness(store) as harness:
+        run_id = await harness.submit(buy, "tea")
+        async with working(store):
+            await reaches(harness, run_id, "suspended")
+    async with a_harness(store) as front:
+        (request,) = (await front.runs.get(run_id)).pending
+        await front.runs.answer(request.answer(False))
+        (stats,) = await store.queues()
+        assert (stats.ready, stats.waiting) == (1, 0)
+        async with working(store):
+            await reaches(front, run_id, "completed")
+        assert (await front.resume(run_id, buy)).value == "kept the money"
+
+
+async def test_a_run_that_breaks_has_failed_and_leaves_the_queue(store: CheckpointBackend) -> None:
+    async with a_harness(store) as harness:
+        run_id = await harness.submit(broken, 1)
+        async with working(store):
+            await reaches(harness, run_id, "failed")
+        assert await is_empty(store)
+        with pytest.raises(errors.StepFailed, match="no"):
+            await harness.resume(run_id, broken)
+
+
+async def test_a_shutdown_hands_runs_over_at_once(store: CheckpointBackend) -> None:
+    began, calls = anyio.Event(), list[str]()
+
+    @step
+    async def first(x: int, ctx: Context) -> int:
+        calls.append("first")
+        return x + 1
+
+    @step(replay="repeatable")
+    async def second(x: int, ctx: Context) -> int:
+        calls.append("second")
+        if len(calls) == 2:
+            began.set()
+            await anyio.sleep_forever()
+        return x * 10
+
+    flows = {"flow": sequence(first, second, id="flow")}
+    async with a_harness(store, flows=flows) as old, a_harness(store, flows=flows) as new:
+        run_id = await old.submit(flows["flow"], 1)
+        async with anyio.create_task_group() as group:
+            group.start_soon(old.work)
+            await began.wait()
+            await old.shutdown(timeout=0.001)
+        assert (await new.runs.get(run_id)).shutdown
+        async with working(store, flows):
+            await reaches(new, run_id, "completed")
+        assert (await new.resume(run_id, flows["flow"])).value == 20
+        assert calls == ["first", "second", "second"]
+
+
+async def test_a_worker_that_is_cancelled_leaves_its_runs_to_others(store: CheckpointBackend) -> None:
+    began = anyio.Event()
+
+    @step(replay="repeatable")
+    async def slow(x: int, ctx: Context) -> int:
+        if not began.is_set():
+            began.set()
+            await anyio.sleep_forever()
+        return x
+
+    async with a_harness(store, flows={"slow": slow}) as harness, a_harness(store, flows={"slow": slow}) as other:
+        run_id = await harness.submit(slow, 5)
+        async with anyio.create_task_group() as group:
+            group.start_soon(harness.work)
+            await began.wait()
+            group.cancel_scope.cancel()
+        async with working(store, {"slow": slow}):
+            await reaches(other, run_id, "completed")
+        assert (await other.resume(run_id, slow)).value == 5
+
+
+async def test_a_worker_leaves_runs_whose_code_it_has_not(store: CheckpointBackend) -> None:
+    @step(id="double")
+    async def other(x: int, ctx: Context) -> int:
+        return 3 * x
+
+    async with a_harness(store, flows={"double": other}) as old, a_harness(store) as new:
+        run_id = await new.submit(double, 1)
+        mine = await old.submit(other, 1)
+        async with working(store, {"double": other}):
+            await reaches(old, mine, "completed")
+            assert (await old.runs.get(run_id)).status == "queued"
+        async with working(store):
+            await reaches(new, run_id, "completed")
+
+
+async def test_at_most_so_many_at_once(store: CheckpointBackend) -> None:
+    now, most = 0, 0
+
+    @step
+    async def busy(x: int, ctx: Context) -> int:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await anyio.sleep(0.01)
+        now -= 1
+        return x
+
+    async with a_harness(store, flows={"busy": busy}) as harness:
+        runs = [await harness.submit(busy, n) for n in range(9)]
+        async with working(store, {"busy": busy}, concurrency=3):
+            for run_id in runs:
+                await reaches(harness, run_id, "completed")
+        assert most == 3
+
+
+async def test_priorities_and_queues() -> None:
+    order: list[int] = []
+
+    @step
+    async def note(x: int, ctx: Context) -> int:
+        order.append(x)
+        return x
+
+    store = InMemoryBackend()
+    async with a_harness(store, flows={"note": note}) as harness:
+        for number, priority in [(1, 0), (2, 5), (3, -1), (4, 0)]:
+            await harness.submit(note, number, priority=priority)
+        other = await harness.submit(note, 9, queue="other")
+        async with working(store, {"note": note}, concurrency=1):
+            await until_true(lambda: _is(order, 4))
+        assert order == [2, 1, 4, 3]
+        assert (await harness.runs.get(other)).status == "queued"
+
+
+async def _is(found: Sequence[object], size: int) -> bool:
+    return len(found) == size
+
+
+@pytest.mark.parametrize("at", [HOUR, "absolute"])
+async def test_a_run_begins_at_its_time(at: object) -> None:
+    runtime = VirtualRuntime()
+    store = InMemoryBackend(runtime=runtime)
+    when = runtime.now() + HOUR if at == "absolute" else HOUR
+    async with a_harness(store, runtime=runtime) as harness:
+        run_id = await harness.submit(double, 1, at=when)
+        async with anyio.create_task_group() as group:
+            group.start_soon(harness.work)
+            for _ in range(10):
+                await runtime.advance(300.0)
+            assert (await harness.runs.get(run_id)).status == "queued"
+            while (await harness.runs.get(run_id)).status != "completed":
+                await runtime.advance(300.0)
+            await harness.shutdown()
+
+
+async def test_a_request_expires_without_an_answer() -> None:
+    runtime = VirtualRuntime()
+    store = InMemoryBackend(runtime=runtime)
+
+    @step
+    async def asks(x: int, ctx: Context) -> str:
+        try:
+            return str(await ctx.ask(Ask("Well?", str, expires=60.0)))
+        except errors.RequestExpired:
+            return "no answer"
+
+    async with a_harness(store, flows={"asks": asks}, runtime=runtime) as harness:
+        run_id = await harness.submit(asks, 1)
+        async with anyio.create_task_group() as group:
+            group.start_soon(harness.work)
+            while (await harness.runs.get(run_id)).status != "suspended":
+                await runtime.advance(1.0)
+            while (await harness.runs.get(run_id)).status != "completed":
+                await runtime.advance(5.0)
+            await harness.shutdown()
+    async with a_harness(store, flows={"asks": asks}, runtime=runtime) as harness:
+        assert (await harness.resume(run_id, asks)).value == "no answer"
+
+
+async def test_a_run_that_kills_its_workers_fails_in_the_end(store: CheckpointBackend) -> None:
+    class Dying(DelegatingBackend):
+        """Claims of workers that die with the run: nothing of it is ever given up."""
+
+        async def claim(self, queues: Sequence[str], **options: Any) -> Sequence[Claim]:
+            claims = await super().claim(queues, **options)
+            return [Claim(each.lease, each.queued, each.lives + 3, each.now) for each in claims]
+
+    async with a_harness(store) as harness:
+        run_id = await harness.submit(double, 21)
+        async with working(Dying(store), lives=3):
+            await reaches(harness, run_id, "failed")
+        assert await is_empty(store)
+        (last,) = [each for each in await harness.runs.journal(run_id) if type(each).__name__ == "RunEnded"]
+        assert "3 workers in a row have died while they had the run" in str(last)
+        # It was not the run's fault: by hand it goes on.
+        assert (await harness.resume(run_id, double)).value == 42
+
+
+async def test_a_store_that_cannot_be_reached_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    class Away(DelegatingBackend):
+        tries = 0
+
+        async def claim(self, queues: Sequence[str], **options: Any) -> Sequence[Claim]:
+            self.tries += 1
+            if self.tries < 3:
+                raise errors.StoreUnavailable("it is away", where="x", reason="unreachable", hint="wait")
+            return await super().claim(queues, **options)
+
+    runtime = VirtualRuntime()
+    store = Away(InMemoryBackend(runtime=runtime))
+    async with a_harness(store, runtime=runtime) as harness:
+        run_id = await harness.submit(double, 1)
+        async with anyio.create_task_group() as group:
+            group.start_soon(harness.work)
+            while (await harness.runs.get(run_id)).status != "completed":
+                await runtime.advance(1.0)
+            await harness.shutdown()
+    assert caplog.text.count("no runs can be claimed") == 2
+
+
+async def test_a_stop_of_a_queued_run(store: CheckpointBackend) -> None:
+    async with a_harness(store) as harness:
+        done = await harness.submit(double, 1)
+        assert (await harness.runs.complete(done, 7)).status == "completed"
+        assert await is_empty(store)
+        wrapped = await harness.submit(buy, "tea")
+        await harness.runs.wrap_up(wrapped, "enough")
+        async with working(store):
+            await reaches(harness, wrapped, "completed", "interrupted", "aborted")
+            await until_true(lambda: is_empty(store))
+
+
+async def test_a_run_by_hand_is_left_alone_and_leaves_the_queue(store: CheckpointBackend) -> None:
+    async with a_harness(store) as harness:
+        run_id = await harness.submit(double, 4)
+        assert (await harness.resume(run_id, double)).value == 8
+        async with working(store):
+            await until_true(lambda: is_empty(store))
+        assert (await harness.runs.get(run_id)).status == "completed"
+
+
+async def test_a_run_id_is_submitted_once(store: CheckpointBackend) -> None:
+    async with a_harness(store) as harness:
+        assert await harness.submit(double, 4, run_id="order-7") == "order-7"
+        with pytest.raises(errors.RunBusy):
+            await harness.submit(double, 5, run_id="order-7")
+        async with working(store):
+            await reaches(harness, "order-7", "completed")
+        assert (await harness.resume("order-7", double)).value == 8
+
+
+async def test_what_cannot_be_submitted(store: CheckpointBackend, tmp_path: Path) -> None:
+    @step
+    async def unknown(x: int, ctx: Context) -> int:
+        return x
+
+    async with a_harness(store) as harness:
+        submit: Any = harness.submit
+        work: Any = harness.work
+        refused: list[tuple[str, Callable[[], Awaitable[object]]]] = [
+            ("flows", lambda: submit(unknown, 1)),
+            ("submit", lambda: submit(double, 1, at=datetime(2030, 1, 1))),  # noqa: DTZ001
+            ("run-option", lambda: submit(double, 1, services={})),
+            ("run-option", lambda: submit(double, 1, deadline=3.0)),
+            ("queued", lambda: submit(double, 1, at=datetime(1960, 1, 1, tzinfo=UTC))),
+            ("work", lambda: work("default")),
+            ("work", lambda: work([])),
+            ("work", lambda: work(concurrency=0)),
+            ("work", lambda: work(lives=0)),
+        ]
+        for code, call in refused:
+            with pytest.raises(errors.ConfigError) as caught:
+                await call()
+            assert caught.value.code == code
+        with pytest.raises(errors.InvalidId):
+            await submit(double, 1, queue="")
+        with pytest.raises(errors.CodecError):
+            await submit(double, object())
+        assert await harness.runs.list() == []
+        # None of them is in the way of another one.
+        assert await is_empty(store)
+    async with a_harness(store, flows={}) as harness:
+        with pytest.raises(errors.ConfigError, match="without flows"):
+            await harness.work()
+    async with FileBackend(tmp_path / "files") as files, a_harness(files) as harness:
+        with pytest.raises(errors.ConfigError) as caught:
+            await harness.submit(double, 1)
+        assert caught.value.code == "queues"
+        with pytest.raises(errors.ConfigError) as caught:
+            await harness.work()
+        assert caught.value.code == "queues"
+        assert await harness.runs.list() == []
+
+
+@pytest.mark.parametrize("lease", [0, -1.0, float("inf"), "30", True])
+def test_a_lease_that_cannot_be(lease: Any) -> None:
+    with pytest.raises(errors.ConfigError) as caught:
+        Harness(plugins=[], lease=lease)
+    assert caught.value.code == "lease"
