@@ -776,10 +776,12 @@ class Harness(Generic[M_co]):
         codec = lease.codec_for(step, *states, *self._resources.layers.state_types)
         durability = options.get("durability", "step")
         storage = RunStorage(backend, durability, None, claimed=claimed, ttl=self._resources.ttl)
+        # Layers read what their own steps have recorded, and other code is compared with every step.
+        summaries = not self._resources.layers.by_id and options.get("on_diverge", "fail") == "fail"
 
         async def take() -> tuple[Run, RunPlan]:
             self._living.admit(run_id, "await that run")
-            run_history = await lease.load_run_history(backend, run_id, codec, state_type, step)
+            run_history = await lease.load_run_history(backend, run_id, codec, state_type, step, summaries=summaries)
             # Once more: another process may have gone on with it meanwhile, and have failed.
             status = "running" if run_history.ended is None else run_history.ended.status
             await require_run(access, backend, run_id, resume_action(status))

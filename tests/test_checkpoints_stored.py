@@ -105,6 +105,16 @@ def finished(draw: st.DrawFn) -> records.StepFinished:
     return record
 
 
+@st.composite
+def summaries(draw: st.DrawFn) -> records.Folded:
+    first, size, rounds = draw(st.integers(1, 99)), draw(st.integers(1, 99)), draw(st.integers(1, 99))
+    kept = draw(st.sets(st.integers(first, first + size - 1), max_size=3))
+    return records.Folded(
+        draw(places), f"a[{rounds}]", rounds, first, first + size, tuple(sorted(kept)), draw(whole), draw(whole),
+        draw(usages), draw(maybe_money), draw(whole), draw(st.booleans()), draw(st.booleans()), draw(deltas),
+    )  # fmt: skip
+
+
 openings = st.builds(
     records.Opening,
     fingerprint=texts,
@@ -157,6 +167,7 @@ KINDS: dict[str, st.SearchStrategy[Any]] = {
     ),
     "Progressed": st.builds(records.Progressed, places, st.just("set"), plain)
     | st.builds(records.Progressed, places, st.sampled_from(["done", "cleared"])),
+    "Folded": summaries(),
     "RunEnded": st.builds(
         records.RunEnded, st.just(()), statuses, st.none() | texts, controls, st.lists(whole, max_size=3).map(tuple)
     ),
@@ -376,6 +387,7 @@ BUDGETED: dict[str, Any] = {"f": "f", "i": [], "s": {}, "user": None, "request":
 ASKED_FOR: dict[str, Any] = {"kind": "approval", "key": "k", "digest": "d", "asked": "2026-01-01T00:00:00+00:00"}
 FAILED: dict[str, Any] = {"k": "code", "n": 1, "final": True, "e": {}, "u": None, "c": None, "x": None}
 RULE: dict[str, Any] = {"action": "deny", "tool": "*", "where": [["a", "b"]], "within": [], "folders": []}
+FOLDED: dict[str, Any] = {"next": "s[2]", "rounds": 2, "first": 5, "end": 9}
 WRONG: list[tuple[str, tuple[str, ...], Any, str]] = [
     ("StepOpened", ("a",), {}, "form"),
     ("StepOpened", ("a",), ["code"], "attempt"),
@@ -433,6 +445,13 @@ WRONG: list[tuple[str, tuple[str, ...], Any, str]] = [
     ("Progressed", ("a",), ["lost"], "what"),
     ("Progressed", ("a",), ["set"], "value"),
     ("Progressed", ("a",), ["done", 1], "value"),
+    ("Folded", ("a",), FOLDED | {"rounds": 0}, "rounds"),
+    ("Folded", ("a",), FOLDED | {"end": 5}, "end"),
+    ("Folded", ("a",), FOLDED | {"kept": [9]}, "kept"),
+    ("Folded", ("a",), FOLDED | {"kept": [7, 6]}, "kept"),
+    ("Folded", ("a",), FOLDED | {"next": "s[1]"}, "next"),
+    ("Folded", ("a",), FOLDED | {"delta": [["set", "a", 5, 1]]}, "delta"),
+    ("Folded", (), FOLDED, "path"),
     ("StateRevised", (), [1, {}, [], {"notes": 2}], "memory"),
     ("StateRevised", (), [1, {}, [], {}, []], "memory"),
     ("StateRevised", (), [1, {}, [["0", []]]], "deltas"),
@@ -464,6 +483,7 @@ TOO_MANY: list[tuple[str, Any]] = [
     ("Intent", [None, 1]),
     ("Voided", [1]),
     ("Answered", {"key": "k", "decision": "approved", "later": 1}),
+    ("Folded", FOLDED | {"later": 1}),
 ]
 
 

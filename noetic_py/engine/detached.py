@@ -248,17 +248,17 @@ class Detached:
         if status == "failed":
             where = Where(self._run.run_id, self.path, 1)
             log("runs", WARNING, "detached %s failed: %s", "/".join(self.path), reason, where=where, error=error)
-        journal, path, lease = self._run.journal, self.path, self._lease
-        end = len(journal)
+        run, path, lease = self._run, self.path, self._lease
+        end = run.position
         broken = error if status in ("failed", "budget_exceeded") else None
         cause = () if broken is None else broken.path
         if status != "completed" and self._above.node is not None:
             # An earlier process may have come further than this one.
-            put_state(self._above, below(journal[:end], self._run.kinds, path, cause))
+            put_state(self._above, below(run.journal_to(end), run.kinds, path, cause))
 
         def transcript() -> Transcript:
             log = ItemLog()
-            log.extend(items_below(journal[:end], self._run.kinds, path, cause))
+            log.extend(items_below(run.journal_to(end), run.kinds, path, cause))
             items = log.rendered(f"{status}: {reason}" if reason else status)
             return Transcript(items, items)
 
@@ -272,7 +272,7 @@ class Detached:
             steps=lease.steps,
             model_calls=lease.calls,
             seconds=self.child.elapsed,
-            checkpoint=Checkpoint(self.run_id, len(journal)),
+            checkpoint=Checkpoint(self.run_id, end),
             transcript=transcript,
             reason=reason,
             error=broken,

@@ -11,7 +11,7 @@ from noetic_py.context.read import StepMeta
 from noetic_py.context.step import Body
 from noetic_py.core.items import Item
 from noetic_py.errors import CodecError
-from noetic_py.journal.records import Answered, AttemptFailed, Pending, StepFinished
+from noetic_py.journal.records import Answered, AttemptFailed, Folded, Pending, StepFinished
 from noetic_py.journal.values import Change, LayerDeltas, Path
 
 
@@ -176,6 +176,7 @@ class Node:
         takes: The messages that it has taken for good, by the paths of their sends.
         asked: What it waits for, or has waited for, and where in the journal that is.
         answer: What was answered.
+        folded: What stands for the first rounds of a loop, where their records were not read.
     """
 
     path: Path = ()
@@ -192,6 +193,7 @@ class Node:
     takes: tuple[Path, ...] = ()
     asked: tuple[Pending, int] | None = None
     answer: Answered | None = None
+    folded: Folded | None = None
     # Where a failure that ended this step came from; None while it has not failed.
     cause: Path | None = None
     # Shown although it failed: what came after it, a wrap-up, was made because it did.

@@ -522,7 +522,7 @@ async def _result(run: Run, x: Execution, plan: RunPlan, history: ItemLog, endin
         steps=x.lease.steps,
         model_calls=x.lease.calls,
         seconds=run.runtime.monotonic() - began,
-        checkpoint=Checkpoint(run.run_id, len(run.journal)),
+        checkpoint=Checkpoint(run.run_id, run.position),
         transcript=transcript,
         reason=reason,
         loop_stop=loop_stop,

@@ -32,6 +32,7 @@ from noetic_py.core.state import NO_LAYER_STATES, Attributes, LayerStates, Saved
 from noetic_py.core.types import OnDiverge, ShareState, T
 from noetic_py.core.values import copy_value
 from noetic_py.engine.frame import Frame, acting, frame_around, frame_of, unfinished
+from noetic_py.engine.journaling.fold import placed
 from noetic_py.errors import BudgetExceeded, ConfigError, LimitExceeded, NoeticError, WrongThread
 from noetic_py.journal.changes import StoredLayerStates, ViewState
 from noetic_py.journal.values import known_fields
@@ -307,6 +308,17 @@ class Run:
     def has_hooks(self) -> None:
         """A step that has hooks begins: look for hooks from now on."""
         self.dispatches_hooks, self.bare = True, False
+
+    @property
+    def position(self) -> int:
+        """How many records its journal holds, those included for which summaries stand."""
+        return len(self.journal) + (0 if self.store is None else self.store.unread)
+
+    def journal_to(self, position: int | None) -> Sequence[JournalRecord]:
+        """Its first so many records; all for `None`."""
+        if self.store is None or not self.store.unread:
+            return self.journal[:position]
+        return [record for at, record in placed(self.journal) if position is None or at < position]
 
     @property
     def place(self) -> Trace:

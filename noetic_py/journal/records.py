@@ -483,6 +483,69 @@ class Progressed:
 
 
 @define(eq=False)
+class Folded:
+    """Sums up the first rounds of a loop: a process that resumes the run reads it in place of their records.
+
+    Attributes:
+        path: The loop.
+        next: The name of the first round that it does not sum up; that round has finished.
+        rounds: How many rounds it sums up.
+        first: The position of the first record that it stands for.
+        end: The position behind the last one.
+        kept: The positions in between of records that are read all the same, because they are not of these rounds.
+        iterations: How many iterations of loops these rounds count as.
+        steps: How many steps.
+        usage: The tokens that they have used; `None` for none.
+        cost: USD likewise.
+        calls: How many model calls they have made.
+        unpriced: Whether one of these has no known price.
+        stepped: Whether a step had finished in the execution, so that there is a last one.
+        delta: How they have changed the state.
+        stands: Whether it was read in place of these records; in its own place it says nothing about the run.
+    """
+
+    path: Annotated[values.Path, CLOSED]
+    next: Annotated[str, StoredKey("next"), values.TEXT]
+    rounds: Annotated[int, StoredKey("rounds"), values.ATTEMPT]
+    first: Annotated[int, StoredKey("first"), values.ATTEMPT]
+    end: Annotated[int, StoredKey("end"), values.ATTEMPT]
+    kept: Annotated[tuple[int, ...], StoredKey("kept"), values.POSITIONS] = ()
+    iterations: Annotated[int, StoredKey("iterations"), values.COUNT] = 0
+    steps: Annotated[int, StoredKey("steps"), values.COUNT] = 0
+    usage: Annotated[TokenUsage | None, StoredKey("usage"), _USAGE] = None
+    cost: Annotated[Decimal | None, StoredKey("cost"), _COST] = None
+    calls: Annotated[int, StoredKey("calls"), values.COUNT] = 0
+    unpriced: Annotated[bool, StoredKey("unpriced"), values.FLAG] = False
+    stepped: Annotated[bool, StoredKey("stepped"), values.FLAG] = False
+    delta: Annotated[tuple[values.Change, ...], StoredKey("delta"), values.CHANGES] = ()
+    stands: bool = False
+
+    def round_of(self, name: str) -> int | None:
+        """The number of the loop's round that a frame below the loop is; `None` where it is none."""
+        head = self.next.rpartition("[")[0] + "["
+        number = name[len(head) : -1] if name.startswith(head) else ""
+        return int(number) if number.isdecimal() else None
+
+    def stands_for(self, name: str) -> bool:
+        """Whether a frame below the loop is one of these rounds."""
+        number = self.round_of(name)
+        return number is not None and number < self.rounds
+
+    def check(self) -> None:
+        """Check what no single field tells.
+
+        Raises:
+            CodecError: It stands for no records, or keeps others than these, or names no round.
+        """
+        if not self.first < self.end:
+            raise refuse(self.end, "end", "Folded", f"more than {self.first}")
+        if [*self.kept] != sorted({one for one in self.kept if self.first <= one < self.end}):
+            raise refuse(self.kept, "kept", "Folded", f"positions from {self.first} to {self.end}, in order")
+        if not self.next.endswith(f"[{self.rounds}]"):
+            raise refuse(self.next, "next", "Folded", f"the name of round {self.rounds}")
+
+
+@define(eq=False)
 class RunEnded:
     """The run is over in this journal, or waits.
 
@@ -517,6 +580,7 @@ JournalRecord: TypeAlias = (
     | Pending
     | Answered
     | Progressed
+    | Folded
     | RunEnded
 )
 

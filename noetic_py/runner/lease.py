@@ -16,6 +16,7 @@ from attrs import evolve, frozen
 
 from noetic_py.checkpoints.checks import is_owned, no_run
 from noetic_py.checkpoints.contract import CheckpointBackend
+from noetic_py.checkpoints.signed import SignedBackend
 from noetic_py.context.read import ContextScope
 from noetic_py.context.step import AnyStep
 from noetic_py.core.codec import Codec
@@ -45,6 +46,7 @@ from noetic_py.engine.journaling.run_history import (
     summary_of,
     take_over,
 )
+from noetic_py.engine.journaling.summaries import read_summed_up
 from noetic_py.engine.journaling.writer import TTL, RunStorage, RunWriter
 from noetic_py.engine.kinds import KINDS
 from noetic_py.engine.layers.versions import revise_layers
@@ -132,7 +134,8 @@ async def begin_stored_run(run: Run, plan: RunPlan, storage: RunStorage) -> RunP
             raise
     if storage.again:
         kind = None if type(state) is StateBag else state.__class__
-        run_history = await load_run_history(storage.backend, run.run_id, codec, kind)
+        whole = bool(run.resources.layers.by_id)
+        run_history = await load_run_history(storage.backend, run.run_id, codec, kind, summaries=not whole)
         return await go_on(run, run_history, plan.step, codec, storage, {"state_type": kind, "budget": plan.budget})
     raise RunBusy(f"run {run.run_id!r} is there already", hint="resume it, leave out run_id=, or delete the old run")
 
@@ -241,18 +244,41 @@ async def load_run_history(
     codec: Codec,
     kind: type[object] | None = None,
     step: AnyStep | None = None,
+    *,
+    summaries: bool = False,
 ) -> RunHistory:
     """Read a run's journal, for a state of a type; of the one that the flow's annotations name where none is given.
+
+    Args:
+        backend: Where it is kept.
+        run_id: The run.
+        codec: What reads it.
+        kind: The type that its state has now.
+        step: The flow.
+        summaries: Whether summaries may stand for finished rounds of its loops.
 
     Raises:
         RunNotFound: There is no such run.
         CodecError: The state is of a newer version of that type, or could not be made one of it.
     """
+    read = partial(_state_type, kind, step)
+    # What is signed is read whole, because each record is checked with those before it.
+    if summaries and not isinstance(backend, SignedBackend):
+        found = await read_summed_up(backend, run_id, codec, KINDS, read)
+        if found is not None:
+            return found
     records = await read_journal(backend, run_id, codec)
-    if kind is None and step is not None and records and isinstance(records[0], RunBegun):
-        opening = records[0].opening
-        kind = None if opening is None else _declared_state(opening.state, step)
-    return run_history_of(records, KINDS, run_id, kind, codec)
+    return run_history_of(records, KINDS, run_id, read(records), codec)
+
+
+def _state_type(
+    kind: type[object] | None, step: AnyStep | None, records: Sequence[JournalRecord]
+) -> type[object] | None:
+    """The type that a run's state has now: the given one, or the class that an annotation of the flow names."""
+    begun = records[0] if records else None
+    if kind is not None or step is None or not isinstance(begun, RunBegun) or begun.opening is None:
+        return kind
+    return _declared_state(begun.opening.state, step)
 
 
 def _declared_state(state: object, step: AnyStep) -> type[object] | None:
@@ -357,7 +383,7 @@ async def go_on(
     run.forked = () if started.run_id == run.run_id else await _forked(storage.backend, run.run_id)
     # Last, so that whatever is wrong with the call leaves the run free.
     lease, head, asked = await _owned(storage, run.run_id)
-    if head is None or head.position != len(run_history.records):
+    if head is None or head.position != run_history.position:
         await release_lease(storage.backend, lease)
         raise RunBusy(f"run {run.run_id!r} was written by another owner just now", hint="try again")
     store = _writer(run, storage, codec, step.id, opening.source, position=head.position)

@@ -1432,3 +1432,31 @@ def judged_calls() -> Program:
 
     agent: Any = loop(call_model(tools=[pay, sign]), until=until.no_tool_calls(), id="agent")
     return Program(sequence(agent, counted, id="flow"), "go", answer=answer, memory=Judges)
+
+
+@program
+def summed_up() -> Program:
+    """Rounds that change the state and say nothing, some of which fail, with a loop in them."""
+
+    @step
+    async def note(x: int, ctx: Context[Any, StateBag]) -> int:
+        began(ctx)
+        ctx.state["seen"] = [*ctx.state["seen"], x]
+        ctx.state[f"last{x % 2}"] = x
+        if ctx.path[-2].endswith("[4]"):
+            raise ValueError("not in this round")
+        return x + 1
+
+    @step
+    async def double(x: int) -> int:
+        return x * 2
+
+    inner = loop(double, until=until.max_rounds(6), id="inner")
+    rounds = loop(
+        sequence(note, inner, id="round"),
+        until=until.max_rounds(12),
+        on_error=lambda error, ctx: "skip",
+        prepare_next=lambda output, verdict, ctx: output // 60,
+        id="rounds",
+    )
+    return Program(sequence(double, rounds, id="flow"), 3, state=lambda: StateBag({"seen": [], "last1": None}))

@@ -1,8 +1,10 @@
-"""Adds a history: `python -m tests.histories.record PROGRAM NAME [--dies-at N [--after] [--again-at N]] [--fork-at N]`.
+"""Adds a history: `python -m tests.histories.record PROGRAM NAME [--dies-at N [--after] [--again-at N]] [--fork-at N]
+[--sums-every N]`.
 
 The program is run on SQLite. With `--dies-at` its process dies before its N-th append, or after it with `--after`;
 with `--again-at` the process that goes on with it, and adopts what differs, dies before its N-th append too; with
-`--fork-at` the run is forked at its N-th record, and the fork is what is resumed. The file as it is then becomes
+`--fork-at` the run is forked at its N-th record, and the fork is what is resumed. With `--sums-every` the rounds of its
+loops are summed up more often than in a release. The file as it is then becomes
 `recorded/NAME.sql`. A copy of it is resumed, and what came of that becomes `recorded/NAME.json`. What is there already
 is never written again.
 """
@@ -20,6 +22,8 @@ from typing import Any
 import anyio
 
 from noetic_py.checkpoints import InMemoryBackend, SqliteBackend
+from noetic_py.engine.journaling import summaries
+from noetic_py.engine.kinds import loop
 from noetic_py.testing import FaultyBackend
 from tests.histories.programs import PROGRAMS
 from tests.histories.recording import FOLDER, RUN, History, begin, die_again, dumped, go_on, harness_for, write_history
@@ -54,6 +58,7 @@ async def record(given: argparse.Namespace, folder: Path) -> History:
     made_by |= {"when": "after" if given.after else "before"} if given.dies_at is not None else {}
     made_by |= {"again_at": given.again_at} if given.again_at is not None else {}
     made_by |= {"fork_at": given.fork_at} if given.fork_at is not None else {}
+    made_by |= {"sums_every": given.sums_every} if given.sums_every is not None else {}
     write_history(history, dump, made_by)
     return history
 
@@ -78,7 +83,10 @@ def main() -> None:
     parser.add_argument("--after", action="store_true")
     parser.add_argument("--again-at", type=int)
     parser.add_argument("--fork-at", type=int)
+    parser.add_argument("--sums-every", type=int)
     given = parser.parse_args()
+    if given.sums_every is not None:
+        summaries.EVERY, summaries.SHARE, loop.KEPT = given.sums_every, 0, 1
     if (FOLDER / f"{given.name}.sql").exists() or (FOLDER / f"{given.name}.json").exists():
         raise SystemExit(f"{given.name} is recorded already, and a history never changes")
     with TemporaryDirectory() as folder:

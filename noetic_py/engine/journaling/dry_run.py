@@ -156,13 +156,13 @@ def _declared(node: Node, step: AnyStep) -> Sequence[Declared]:
 
 def _rounds(node: Node, body: AnyStep, *, goes_on: bool) -> Sequence[Declared]:
     """The rounds that are recorded, and the one after them when the loop is known to go on."""
-    count = 0
+    count = first = 0 if node.folded is None else node.folded.rounds
     while f"{body.id}[{count}]" in node.children or f"{body.id}[{count}]" in node.failed:
         count += 1
     before = node.decisions.get(f"verdict[{count - 1}]")
     if goes_on and before is not None and not before[0]:
         count += 1
-    return [(f"{body.id}[{number}]", body) for number in range(count)]
+    return [(f"{body.id}[{number}]", body) for number in range(first, count)]
 
 
 def _chosen(node: Node, spec: BranchSpec) -> Sequence[Declared]:

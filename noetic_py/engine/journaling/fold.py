@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from noetic_py.context.read import StepMeta
@@ -15,6 +15,7 @@ from noetic_py.journal.records import (
     AttemptFailed,
     ChildReplayed,
     Decision,
+    Folded,
     Intent,
     JournalRecord,
     Pending,
@@ -35,6 +36,25 @@ OPEN, CLOSE = "memory[open]", "memory[close]"
 """The steps of the engine's own that open the layers of an execution, and close them whatever has ended it."""
 
 
+FOLDED: Final = "rounds[folded]"
+"""The name of what stands in the layout of a loop for the rounds that a summary stands for."""
+
+
+def placed(journal: Iterable[JournalRecord]) -> Iterator[tuple[int, JournalRecord]]:
+    """The records with their positions, where summaries may stand for records that were not read."""
+    position, kept = 0, list[int]()
+    for record in journal:
+        if isinstance(record, Folded) and record.stands:
+            yield record.first, record
+            # What it keeps follows it.
+            position, kept = record.end, [*reversed(record.kept)]
+        elif kept:
+            yield kept.pop(), record
+        else:
+            yield position, record
+            position += 1
+
+
 def tree(journal: Sequence[JournalRecord], kinds: Kinds, below: Path = ()) -> Node:
     """The recorded steps below a path.
 
@@ -48,7 +68,7 @@ def tree(journal: Sequence[JournalRecord], kinds: Kinds, below: Path = ()) -> No
     once: dict[Path, Node] = {}
     failure: AttemptFailed | None = None
     over = False
-    for position, record in enumerate(journal):
+    for position, record in placed(journal):
         if over and failure is not None:
             # The run goes on after the failure that had ended it: that is tried again.
             forget_failure(root, failure)
@@ -56,7 +76,7 @@ def tree(journal: Sequence[JournalRecord], kinds: Kinds, below: Path = ()) -> No
         over = isinstance(record, RunEnded)
         if isinstance(record, AttemptFailed) and record.final and len(record.path) == 1:
             failure = record
-        if below[: len(record.path)] == record.path and _discards(record):
+        if below[: len(record.path)] == record.path and discards(record):
             # The attempt that all records so far belong to is discarded.
             root = Node(below, root.kind)
             continue
@@ -67,13 +87,29 @@ def tree(journal: Sequence[JournalRecord], kinds: Kinds, below: Path = ()) -> No
         apart = max((len(each) for each in beside if record.path[: len(each)] == each), default=0)
         if isinstance(record, ChildReplayed) and record.path in once:
             _put_back(root, once[record.path], depth)
-        _read(root, record, kinds, record.path[depth:], position, apart - depth)
+        if isinstance(record, Folded):
+            _stand_for(root, record, record.path[depth:], position)
+        else:
+            _read(root, record, kinds, record.path[depth:], position, apart - depth)
         if isinstance(record, Intent) and record.path != below:
             once[record.path] = root.find(record.path[depth:])
     return root
 
 
-def _discards(record: JournalRecord) -> bool:
+def _stand_for(root: Node, record: Folded, frames: Path, position: int) -> None:
+    """Put what a summary says in the place of the rounds that it stands for; in its own place it says nothing."""
+    if not record.stands:
+        return
+    loop = root
+    for name in frames:
+        loop = loop.child(name)
+    loop.folded = record
+    rounds = Node((*record.path, FOLDED), placed=True)
+    rounds.layout.append(BodySegment((), record.delta, (), position))
+    loop.layout.append(rounds)
+
+
+def discards(record: JournalRecord) -> bool:
     """Whether everything that was recorded at and below the path of the record is discarded."""
     return isinstance(record, ResultDiscarded) or (isinstance(record, AttemptFailed) and not record.final)
 
@@ -144,6 +180,9 @@ def _read(root: Node, record: JournalRecord, kinds: Kinds, frames: Path, positio
     ):
         node = root
         for depth, name in enumerate(frames):
+            if node.folded is not None and node.folded.stands_for(name):
+                # A later process has only noted that this round has its place.
+                return
             node = node.child(name, place=depth >= apart)
         _place(node, record, kinds, position)
     elif isinstance(record, ResultDiscarded):

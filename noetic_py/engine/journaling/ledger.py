@@ -260,7 +260,7 @@ def _publish_finished(frame: Frame, record: StepFinished) -> None:
     run = frame.x.run
     if record.items:
         frame.publish(ItemsAppended(frame.at, record.items))
-    frame.publish(StepCommitted(frame.at, record.kind, len(run.journal)))
+    frame.publish(StepCommitted(frame.at, record.kind, run.position))
 
 
 def _last_segment(frame: Frame) -> tuple[Item, ...]:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from attrs import evolve, frozen
 
 from noetic_py import errors
-from noetic_py.context.read import ContextScope
+from noetic_py.context.read import ContextScope, StepMeta
 from noetic_py.context.step import NOT_DONE, AnyStep
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.structure import dump
@@ -19,7 +19,7 @@ from noetic_py.engine.body import call_apart
 from noetic_py.engine.fingerprint import fingerprint
 from noetic_py.engine.frame import Frame, innermost, settle_cuts
 from noetic_py.engine.journaling import ledger
-from noetic_py.engine.journaling.fold import OPEN, ended_with, inside, last_step, last_verdict, left_by, tree
+from noetic_py.engine.journaling.fold import FOLDED, OPEN, ended_with, inside, last_step, last_verdict, left_by, tree
 from noetic_py.engine.journaling.ledger import NO_TREE, read_output, read_value
 from noetic_py.engine.kind import BodySegment, Kinds, Node
 from noetic_py.engine.state import Execution, Run
@@ -292,6 +292,10 @@ NOTHING: Any = object()
 """Nothing is recorded, which `None` is not."""
 
 
+NOT_READ: Any = object()
+"""In place of the input of a finished step whose input follows from records that were not read."""
+
+
 @frozen(eq=False)
 class ReplayedOutput:
     """The recorded output of a step."""
@@ -437,6 +441,8 @@ def _difference(step: AnyStep, value: object, parent: Frame, record: StepFinishe
         return f"a {record.kind} step is recorded, and a {step.kind} step is called"
     if record.fingerprint and record.fingerprint != fingerprint(step):
         return "the step's code or options have changed since it ran"
+    if value is NOT_READ:
+        return None
     digest = _digest(step, value if step.bound is None else step.bound.value, parent)
     if record.digest is not None and digest != record.digest:
         return "the step is called with another input than was recorded"
@@ -570,6 +576,26 @@ def _put_left(
         scope.stored = StoredLayerStates(scope.layer_states)
     if not own:
         ledger.returned(parent, scope.log.size)
+
+
+def restore_rounds(frame: Frame, value: object) -> tuple[int, object]:
+    """Put what the rounds that a summary stands for have left where they left it.
+
+    Returns:
+        How many these are, and the input of the round behind them; without a summary none, and the loop's own input.
+    """
+    folded = None if frame.node is None else frame.node.folded
+    if folded is None:
+        return 0, value
+    run, scope = frame.x.run, frame.scope
+    if folded.delta and run.store is not None:
+        state = _seen_through(frame.step, frame, scope, (*frame.at, FOLDED))
+        values.apply_changes(state, folded.delta, run.store.codec)
+        scope.known = values.known_fields(state, run.store.codec)
+        ledger.returned(frame, scope.log.size)
+    if folded.stepped:
+        frame.x.last_step = StepMeta()
+    return folded.rounds, NOT_READ
 
 
 def restore_view(frame: Frame, scope: ContextScope, left: Sequence[BodySegment]) -> None:

@@ -18,7 +18,7 @@ from noetic_py.core.codec import Codec
 from noetic_py.core.codec.structure import dump
 from noetic_py.core.control import Answer, Control, PendingRequest, is_stream
 from noetic_py.engine.journaling.deliveries import note_former_delivery
-from noetic_py.engine.journaling.fold import Begun, forget_failure, tree
+from noetic_py.engine.journaling.fold import FOLDED, Begun, forget_failure, tree
 from noetic_py.engine.journaling.ledger import note_outcome
 from noetic_py.engine.journaling.replay import migrated, revise
 from noetic_py.engine.kind import Kinds, Node
@@ -29,6 +29,7 @@ from noetic_py.journal.records import (
     Answered,
     AttemptFailed,
     CallStarted,
+    Folded,
     Intent,
     JournalRecord,
     Pending,
@@ -79,7 +80,7 @@ async def waiting(backend: CheckpointBackend, run_id: str, position: int) -> lis
     if ended is None:
         # It was resumed meanwhile.
         return []
-    found = [await _record(backend, run_id, each, codec) for each in ended.pending]
+    found = [await record_at(backend, run_id, each, codec) for each in ended.pending]
     return [request_of(record, run_id) for record in found if isinstance(record, Pending)]
 
 
@@ -89,11 +90,16 @@ async def end_at(backend: CheckpointBackend, run_id: str, position: int) -> RunE
     Raises:
         CodecError: The record cannot be read.
     """
-    found = await _record(backend, run_id, position - 1, PlainCodec()) if position > 0 else None
+    found = await record_at(backend, run_id, position - 1, PlainCodec()) if position > 0 else None
     return found if isinstance(found, RunEnded) else None
 
 
-async def _record(backend: CheckpointBackend, run_id: str, position: int, codec: PlainCodec) -> JournalRecord | None:
+async def record_at(backend: CheckpointBackend, run_id: str, position: int, codec: Codec) -> JournalRecord | None:
+    """The record at a position; `None` behind the end.
+
+    Raises:
+        CodecError: It cannot be read.
+    """
     page = await backend.read(run_id, after=position, limit=1)
     return next(iter(load_records(page, codec, run_id, position)), None)
 
@@ -245,6 +251,8 @@ class RunHistory:
         ended: Its end, when it has one.
         revision: What a newer version of the state's type makes of it, and the journal does not hold yet.
         layers: What newer versions of layers make of it likewise.
+        position: How many records it holds; summaries may stand for some of them.
+        summaries: The positions of these summaries.
         answered: What was answered just now, and the journal does not hold yet.
     """
 
@@ -255,6 +263,8 @@ class RunHistory:
     revision: StateRevised | None = None
     answered: Sequence[Answered] = ()
     layers: StateRevised | None = None
+    position: int = 0
+    summaries: Sequence[int] = ()
 
 
 async def read_journal(backend: CheckpointBackend, run_id: str, codec: Codec) -> list[JournalRecord]:
@@ -303,7 +313,7 @@ def run_history_of(
     if ended is not None and ended.status in _GO_ON:
         for record, _ in list(index.failed.values()):
             forget_failure(index, record)
-    return RunHistory(started, records, index, ended, revision)
+    return RunHistory(started, records, index, ended, revision, position=len(records))
 
 
 def answer(run_history: RunHistory, kinds: Kinds, run_id: str, answers: Iterable[Answer], now: datetime) -> RunHistory:
@@ -319,21 +329,20 @@ def answer(run_history: RunHistory, kinds: Kinds, run_id: str, answers: Iterable
 def take_over(run: Run, run_history: RunHistory) -> None:
     """Continue a run where its journal ends."""
     run.journal.extend(run_history.records)
+    if run.store is not None and run_history.summaries:
+        run.store.unread = run_history.position - len(run_history.records)
+        run.store.name_summaries(run_history.summaries)
     run.journal.extend(run_history.answered)
     steps = Begun(run.kinds)
-    run.recorded_usage = _recorded_usage(run_history.records, run.kinds, steps)
+    run.recorded_usage = recorded_usage(run_history.records, run.kinds, steps)
     run.begun = steps.attempts
     run.once = _once(run_history.records)
     run.turns = sum(usage.used.model_calls for usage in run.recorded_usage)
     run.context_turns = 0 if run_history.started.opening is None else run_history.started.opening.turns
-    run.unpriced = any(
-        record.calls and record.usage is not None and record.cost is None
-        for record in run_history.records
-        if isinstance(record, (StepFinished, AttemptFailed, StepStopped))
-    )
+    run.unpriced = is_unpriced(run_history.records)
     run.stopped = _stops(run_history.records)
     run.progress.update(progress_of(run_history.records))
-    run.limits.iterations += _iterations(run_history.records, run.kinds)
+    run.limits.iterations += iterations_in(run_history.records, run.kinds)
     _deliver(run, run_history)
     if run_history.ended is None or run_history.ended.status not in OVER:
         run.journal.extend(each for each in (run_history.revision, run_history.layers) if each is not None)
@@ -344,18 +353,37 @@ def take_over(run: Run, run_history: RunHistory) -> None:
     }
 
 
-def _iterations(records: Sequence[JournalRecord], kinds: Kinds) -> int:
-    """How often bodies of loops and steps of handoff chains have ended, in discarded attempts too."""
+def is_unpriced(records: Iterable[JournalRecord]) -> bool:
+    """Whether a model call has no known price."""
+    for record in records:
+        if isinstance(record, Folded) and record.stands and record.unpriced:
+            return True
+        if isinstance(record, (StepFinished, AttemptFailed, StepStopped)) and _has_no_price(record):
+            return True
+    return False
+
+
+def _has_no_price(record: StepFinished | AttemptFailed | StepStopped) -> bool:
+    return record.calls > 0 and record.usage is not None and record.cost is None
+
+
+def iterations_in(records: Sequence[JournalRecord], kinds: Kinds, loop: Path | None = None) -> int:
+    """How often bodies of loops and steps of handoff chains have ended, in discarded attempts too.
+
+    `loop` is one more loop, of which the records do not say that it is one.
+    """
     named = (StepOpened, StepFinished, AttemptFailed)
-    loops = {record.path for record in records if isinstance(record, named) and kinds[record.kind].rounds}
+    loops = {record.path for record in records if isinstance(record, named) and kinds[record.kind].rounds} | {loop}
     ended = (record for record in records if isinstance(record, (StepFinished, AttemptFailed)))
-    return sum(
+    summed_up: int = sum(record.iterations for record in records if isinstance(record, Folded) and record.stands)
+    count: int = sum(
         record.path[:-1] in loops and record.path[-1] != "wrap_up" and getattr(record, "final", True)
         for record in ended
     )
+    return summed_up + count
 
 
-def _recorded_usage(records: Sequence[JournalRecord], kinds: Kinds, steps: Begun) -> list[RecordedUsage]:
+def recorded_usage(records: Sequence[JournalRecord], kinds: Kinds, steps: Begun) -> list[RecordedUsage]:
     """The usage of every attempt (finished, failed, stopped, discarded), each once; `steps` counts them."""
     begun: dict[Path, list[CallStarted]] = {}
     named = (StepOpened, StepFinished, AttemptFailed, StepStopped)
@@ -365,6 +393,8 @@ def _recorded_usage(records: Sequence[JournalRecord], kinds: Kinds, steps: Begun
         counted = steps.read(record)
         if isinstance(record, CallStarted):
             begun.setdefault(record.path, []).append(record)
+        elif isinstance(record, Folded):
+            found += _of_rounds(record)
         elif isinstance(record, (StepFinished, AttemptFailed, StepStopped)):
             if record.calls and record.path in begun:
                 # Its own are the last ones; those before were in flight when an earlier owner died.
@@ -386,6 +416,13 @@ def _recorded_usage(records: Sequence[JournalRecord], kinds: Kinds, steps: Begun
         most = Usage(tokens, call.reserved_cost, 1)
         found.append(RecordedUsage(call.path, most, 0, None, _execution(call.path, spawns), sure=False))
     return found
+
+
+def _of_rounds(record: Folded) -> list[RecordedUsage]:
+    """What the rounds that a summary stands for have used."""
+    used = Usage(record.usage or NO_USAGE, record.cost, record.calls)
+    usage = RecordedUsage((*record.path, FOLDED), used, record.steps, None)
+    return [usage] if record.stands and (usage.steps or used != _NOTHING) else []
 
 
 def _tried_again(usage: RecordedUsage, path: Path) -> RecordedUsage:

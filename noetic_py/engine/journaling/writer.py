@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,6 +31,8 @@ _LOOKS = 10
 """How often an owner looks between two renewals for what other processes ask of the run."""
 _MOST_TOGETHER = 60 * 1024 * 1024
 """How many bytes of several commits are written as one transaction, of which backends take 64 MiB."""
+SUMMARIES = "folded"
+"""The field of a run's summary that names the records which sum up rounds, by their positions."""
 _SAFE = 0.8
 """The part of that time in which no other clock can be so fast that another owner has come already."""
 
@@ -108,6 +110,8 @@ class RunWriter:
         followed: Whether the commit of its session is to store its end too.
         ending: What that has to store, once the run has ended.
         metrics: What measures its commits, when something does.
+        size: How many bytes of records this process has encoded for it.
+        unread: How many records before these summaries stand for in the journal as this process has it.
         hurried: Whether something waits for the next commit that is not to wait for the next step.
         claimed: The claim of the worker that has the run, if it came out of a queue.
     """
@@ -132,6 +136,7 @@ class RunWriter:
         self._last: Transaction | None = None
         self.metrics: Metrics | None = None
         self.hurried = anyio.Event()
+        self.unread = self.size = 0
         # How many records of the journal have been encoded, and how many of them are in the backend.
         self._staged = position
         self._written = position
@@ -184,14 +189,22 @@ class RunWriter:
         """Store the run summary, with these fields added, in the next commit."""
         self.summary = json.dumps({**self.summary_fields, **more}).encode()
 
-    def prepare(self, record: JournalRecord) -> None:
+    def name_summaries(self, positions: Sequence[int]) -> None:
+        """Have every summary of the run from now on name these records, which sum up rounds of its loops."""
+        self.summary_fields = {**self.summary_fields, SUMMARIES: [*positions]}
+
+    def prepare(self, record: JournalRecord, stored: Record | None = None) -> None:
         """Encode a record before it is appended, so that what cannot be stored fails its own step.
+
+        Args:
+            record: The record.
+            stored: Its bytes, where they were made before.
 
         Raises:
             CodecError: Something in it cannot be stored.
             LimitExceeded: It is too long, or nested too deep.
         """
-        self._ready[id(record)] = (record, dump_record(record, self.codec))
+        self._ready[id(record)] = (record, dump_record(record, self.codec) if stored is None else stored)
 
     def put_off(self, record: JournalRecord, stored: Record) -> None:
         """Have a record appended with the next commit, in place of an earlier one of its path."""
@@ -217,12 +230,13 @@ class RunWriter:
         """
         self.settle(journal)
         before, size = len(self._queue), 0
-        for record in journal[self._staged :]:
+        for record in journal[self._staged - self.unread :]:
             ready = self._ready.pop(id(record), None)
             stored = self._dumped(record) if ready is None else ready[1]
             self._queue.append(stored)
             size += len(stored.payload)
             self._staged += 1
+        self.size += size
         self._commits.append((len(self._queue) - before, size))
 
     def _dumped(self, record: JournalRecord) -> Record:

@@ -28,7 +28,8 @@ from noetic_py.engine.frame import Frame
 from noetic_py.engine.hooks import rounds_with_hooks
 from noetic_py.engine.journaling.fold import AT_LIMIT
 from noetic_py.engine.journaling.ledger import decided, write_down
-from noetic_py.engine.journaling.replay import NOTHING, recorded
+from noetic_py.engine.journaling.replay import NOT_READ, NOTHING, recorded, restore_rounds
+from noetic_py.engine.journaling.summaries import RoundSums
 from noetic_py.engine.kind import Kind
 from noetic_py.engine.kinds.channels import take
 from noetic_py.engine.progress import forget_round
@@ -98,7 +99,7 @@ class Inbox:
         return value
 
 
-_KEPT = 100
+KEPT = 100
 """How many outputs a snapshot shows."""
 
 
@@ -161,21 +162,26 @@ def cut_short(frame: Frame, value: object, asking: Frame | None) -> None:
 async def _iterate(value: object, frame: Frame) -> object:
     spec: LoopSpec = frame.step.spec
     body = spec.body
-    plain = spec.prepare_next is None and spec.inbox is None
+    plain = spec.prepare_next is None and spec.inbox is None and not body.goes_on
     inbox = None if spec.inbox is None else Inbox(frame, spec.inbox, spec.inbox_timeout)
     judge = _judge(frame, spec.until)
-    outputs: deque[object] = deque(maxlen=_KEPT)
+    outputs: deque[object] = deque(maxlen=KEPT)
     snapshot: Snapshot[object] = Snapshot(frame, 0, outputs, None)
     bus, progress = frame.x.run.bus, frame.x.run.progress
     run_body = rounds_with_hooks(frame) if frame.x.run.dispatches_hooks else execute
     at = ""
     name = f"{body.id}["
-    for iteration in range(spec.max_iterations):
+    first, value = restore_rounds(frame, value)
+    sums = RoundSums(frame, KEPT)
+    for iteration in range(first, spec.max_iterations):
+        if iteration >= sums.due:
+            sums.look(iteration)
         at = counted(frame, f"{name}{iteration}]", at if progress else "")
         try:
             output = await run_body(body, value, frame, at)
         except Exception as error:  # noqa: BLE001 # raised again unless on_error decides otherwise
-            value = await _after_error(frame, spec, inbox, error, iteration, value)
+            value = await _after_error(frame, inbox, error, iteration, value)
+            sums.failed(iteration)
             continue
         if frame.loop_stops:
             return _stopped(frame, output)
@@ -194,10 +200,8 @@ async def _iterate(value: object, frame: Frame) -> object:
             value = NOTHING if inbox is None else await inbox.next(iteration + 1)
             if value is NOTHING:
                 return _ended(frame, verdict, output)
-        elif plain:
-            value = None if body.goes_on else output
         else:
-            value = await _next_input(frame, spec, inbox, output, verdict, iteration)
+            value = output if plain else await _next_input(frame, spec, inbox, output, verdict, iteration)
     return _limited(frame, spec, outputs[-1] if outputs else None)
 
 
@@ -252,11 +256,12 @@ async def _next_input(
     return inbox.now(iteration + 1) if inbox is not None and value is None else value
 
 
-async def _after_error(
-    frame: Frame, spec: LoopSpec, inbox: Inbox | None, error: Exception, iteration: int, value: object
-) -> object:
+async def _after_error(frame: Frame, inbox: Inbox | None, error: Exception, iteration: int, value: object) -> object:
     """The input of the iteration after a failed one; raises the failure when there is to be none."""
-    if await on_error(frame, spec.on_error, error, iteration) == "retry" or inbox is None:
+    if value is NOT_READ:
+        # It had finished, so this is no failure of its own, and without its output there is no input.
+        raise error
+    if await on_error(frame, frame.step.spec.on_error, error, iteration) == "retry" or inbox is None:
         return value
     message = await inbox.next(iteration + 1)
     if message is NOTHING:

@@ -23,7 +23,7 @@ from noetic_py.core.values import alike, copy_private, is_dict, is_list
 from noetic_py.engine.execute import execute
 from noetic_py.engine.fingerprint import types_in
 from noetic_py.engine.frame import Frame
-from noetic_py.engine.journaling.fold import below, lasting
+from noetic_py.engine.journaling.fold import below, lasting, placed
 from noetic_py.engine.kind import BodySegment
 from noetic_py.engine.layers.handles import NO_LAYERS, Live
 from noetic_py.engine.layers.lifecycle import report_failure
@@ -313,9 +313,11 @@ class StoredLayers:
             position = int(what.removeprefix(_POSITION))
             known = end is None or position <= end
             return self._states_at(position, lasting).get(layer.id, _NEVER) if known else _NEVER
-        journal = self._x.run.journal[:end]
-        changed = [at for at, record in enumerate(journal, 1) if isinstance(record, _CHANGES) and record.memory]
-        for at in [len(journal), *reversed(changed[-_LOOKED_THROUGH:])]:
+        run = self._x.run
+        last = run.position if end is None else min(end, run.position)
+        records = placed(run.journal_to(last))
+        changed = [at + 1 for at, record in records if isinstance(record, _CHANGES) and record.memory]
+        for at in [last, *reversed(changed[-_LOOKED_THROUGH:])]:
             layer_states = self._states_at(at)
             if layer.id in layer_states and self._digest(layer, layer_states[layer.id]) == what:
                 return layer_states[layer.id]
@@ -326,7 +328,7 @@ class StoredLayers:
         x, root = self._x, self._x.frame
         run, layer_states = x.run, x.born
         if run.store is not None and root is not None:
-            for segment in changes(run.journal[:position], run.kinds, root.at):
+            for segment in changes(run.journal_to(position), run.kinds, root.at):
                 layer_states = apply_layer_states(layer_states, segment.memory, x.layers.state_type, run.store.codec)
         return layer_states
 

@@ -1,0 +1,510 @@
+"""Summaries of a loop's rounds say what the journal says, and a resume from them is one from the journal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from attrs import define, evolve, field
+
+import noetic_py
+from noetic_py import (
+    Budget,
+    Context,
+    Harness,
+    InMemoryBackend,
+    Message,
+    RunResult,
+    StateBag,
+    TokenUsage,
+    branch,
+    call_model,
+    loop,
+    race,
+    sequence,
+    step,
+    until,
+)
+from noetic_py.checkpoints import CheckpointBackend, SqliteBackend
+from noetic_py.checkpoints.delegating import DelegatingBackend
+from noetic_py.context.step import AnyStep, Retry
+from noetic_py.core.codec import Codec
+from noetic_py.engine.journaling import summaries
+from noetic_py.engine.journaling.fold import Begun, tree, visible
+from noetic_py.engine.journaling.run_history import (
+    RunHistory,
+    is_unpriced,
+    iterations_in,
+    read_journal,
+    recorded_usage,
+)
+from noetic_py.engine.kinds import KINDS
+from noetic_py.engine.kinds import loop as loop_kind
+from noetic_py.engine.state import RecordedUsage
+from noetic_py.errors import ReplayDiverged
+from noetic_py.journal.records import Folded, JournalRecord, dump_record
+from noetic_py.journal.run_summary import PlainCodec
+from noetic_py.journal.stored import Head, Record
+from noetic_py.journal.values import Stored, changed_fields, field_trees
+from noetic_py.runner import lease
+from noetic_py.testing import FaultyBackend, ScriptedModel
+
+pytestmark = pytest.mark.anyio
+
+
+# Called with options that no overload has together.
+MAKE: Any = noetic_py
+
+
+@define
+class Notes:
+    """A state with fields."""
+
+    rows: list[str] = field(factory=list[str])
+    text: str = ""
+    table: dict[str, int] = field(factory=dict[str, int])
+    count: int = 0
+
+
+def changed(state: Any, which: int, value: int) -> None:
+    """Change a state in one of several ways."""
+    bag = isinstance(state, StateBag)
+    fields: Any = state
+
+    def put(key: str, new: object) -> None:
+        if bag:
+            fields[key] = new
+        else:
+            setattr(fields, key, new)
+
+    def get(key: str, old: Any) -> Any:
+        return fields.get(key, old) if bag else getattr(fields, key)
+
+    match which:
+        case 0:
+            put("rows", [*get("rows", []), f"{value}"])
+        case 1:
+            put("text", get("text", "") + f"{value},")
+        case 2:
+            put("table", {**get("table", {}), f"k{value % 5}": value})
+        case 3:
+            put("table", {key: old for key, old in get("table", {}).items() if key != f"k{value % 5}"})
+        case 4 if bag:
+            put(f"more{value % 3}", value)
+        case 5 if bag and f"more{value % 3}" in fields:
+            del fields[f"more{value % 3}"]
+        case _:
+            put("count", get("count", 0) + 1)
+
+
+class Program:
+    """A random flow whose loops say nothing, and what its bodies have done in one life."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.bag = self.random.random() < 0.5
+        self.started: list[tuple[str, ...]] = []
+        self._failed: set[tuple[str, ...]] = set()
+        self._ids = 0
+        parts = [self._leaf(), self._loop(2, self.random.randint(5, 14)), self._leaf(), self._loop(1, 6)]
+        self.flow = sequence(*parts[self.random.randint(0, 1) : self.random.randint(2, 4)], id="flow")
+        self.budget = self.random.choice(
+            [None, None, Budget(steps=self.random.randint(10, 80)), Budget(cost=self.random.randint(1, 20))]
+        )
+
+    @property
+    def state(self) -> object:
+        return StateBag({"rows": [], "first": 1}) if self.bag else Notes()
+
+    def _id(self, kind: str) -> str:
+        self._ids += 1
+        return f"{kind}{self._ids}"
+
+    def _leaf(self, fails: int = 0) -> AnyStep:
+        """A step that changes the state. `fails`: 1 at first, 2 in every third round, 3 once, which ends the run."""
+        ways = [self.random.randint(0, 6) for _ in range(self.random.choice((0, 1, 1, 2)))]
+        more = self.random.randint(1, 3)
+
+        async def body(value: int, ctx: Context[Any, Any]) -> int:
+            self.started.append(ctx.path)
+            for way in ways:
+                changed(ctx.state, way, value)
+            if fails == 1 and ctx.path not in self._failed:
+                self._failed.add(ctx.path)
+                raise ValueError("once")
+            if fails == 3 and ctx.path[-1].endswith("[5]") and ctx.path not in self._failed:
+                self._failed.add(ctx.path)
+                raise ValueError("until the run is resumed")
+            if fails == 2 and ctx.path[-1].endswith(("[1]", "[4]", "[7]")):
+                raise ValueError("in this round")
+            return value + more
+
+        retry = Retry(attempts=2, initial=0.0) if fails == 1 else None
+        made: AnyStep = MAKE.step(body, id=self._id("s"), retry=retry)
+        return made
+
+    def _loop(self, depth: int, rounds: int) -> AnyStep:
+        options: dict[str, Any] = {}
+        fails = 0
+
+        def more(output: int, verdict: object, ctx: object) -> int:
+            return output + 10
+
+        if self.random.random() < 0.4:
+            fails = 2
+            answer = self.random.choice(("skip", "retry"))
+            options["on_error"] = partial(_answer, answer)
+        elif self.random.random() < 0.2:
+            fails = 3
+        if self.random.random() < 0.3:
+            options["prepare_next"] = more
+        if self.random.random() < 0.2:
+            rounds += 2
+            options |= {"max_iterations": rounds - 2, "at_limit": "end"}
+        many = rounds
+
+        def judge(snapshot: until.Snapshot[Any]) -> bool:
+            return snapshot.iteration + 1 >= many or (snapshot.outputs[-1] != snapshot.output)
+
+        body = self._body(depth - 1, fails)
+        return loop(body, until=until.custom(judge), id=self._id("loop"), **options)
+
+    def _body(self, depth: int, fails: int) -> AnyStep:
+        kind = self.random.choice(("leaf", "retried", "many", "section", "section", "chosen", "loop", "loop"))
+        if fails > 1 or kind == "leaf" or (kind == "loop" and depth == 0):
+            return self._leaf(fails)
+        match kind:
+            case "retried":
+                return self._leaf(1)
+            case "many":
+                return sequence(self._leaf(), self._body(max(0, depth - 1), 0), self._leaf(), id=self._id("many"))
+            case "section":
+                paths = [self._leaf(), sequence(self._leaf(1), self._leaf(), id=self._id("path"))]
+                if self.random.random() < 0.8:
+                    paths.append(sequence(asked, call_model(id=self._id("model")), counted, id=self._id("asks")))
+                if self.random.random() < 0.3:
+                    return sequence(race([self._leaf()], id=self._id("race")), self._leaf(), id=self._id("r"))
+                way = self.random.randint(0, 6)
+
+                def merge(outputs: Sequence[int], ctx: Context[Any, Any]) -> int:
+                    changed(ctx.state, way, outputs[0])
+                    return sum(outputs[:2])
+
+                joined: AnyStep = MAKE.parallel(paths, merge=merge, id=self._id("all"))
+                return joined
+            case "chosen":
+                cases = {"a": self._leaf(), "b": self._leaf()}
+                return branch(lambda value: "ab"[value % 2], cases, id=self._id("branch"))
+            case _:
+                return self._loop(depth, self.random.randint(3, 7))
+
+
+def _answer(answer: str, error: Exception, ctx: object) -> str:
+    return answer
+
+
+@step
+async def asked(value: int) -> str:
+    return f"{value}"
+
+
+@step
+async def counted(text: str) -> int:
+    return len(text)
+
+
+def shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have loops summed up after every second round."""
+    monkeypatch.setattr(summaries, "EVERY", 2)
+    monkeypatch.setattr(summaries, "SHARE", 0)
+    monkeypatch.setattr(loop_kind, "KEPT", 1)
+
+
+def harness_on(backend: CheckpointBackend) -> Harness[Any]:
+    model = ScriptedModel(*["yes"] * 400, usage=TokenUsage(3, 2), cost="0.5")
+    return Harness(plugins=(), checkpoints=backend, model=model)
+
+
+def facts_of(records: Sequence[JournalRecord], loop: tuple[str, ...] = ()) -> object:
+    """What a resume takes from a journal; what is charged, for a loop and the steps around it."""
+    opening = getattr(records[0], "opening", None)
+    assert opening is not None
+    tree_of_state = opening.state.tree if isinstance(opening.state, Stored) else opening.state
+    fields = field_trees(tree_of_state)
+    root = tree(records, KINDS)
+    items = 0
+    for part in visible(root):
+        fields = dict(changed_fields(fields, part.delta))
+        items += len(part.items)
+    used = recorded_usage(records, KINDS, Begun(KINDS))
+    return {
+        "state": list(fields.items()),
+        "items": items,
+        "steps": sum(each.steps for each in used),
+        "tokens": sum((each.used.tokens for each in used), TokenUsage()),
+        "cost": sum(each.used.cost or 0 for each in used),
+        "calls": sum(each.used.model_calls for each in used),
+        "charged": [charged(used, loop[:depth], again) for depth in range(len(loop) + 1) for again in (True, False)],
+        "iterations": iterations_in(records, KINDS),
+        "unpriced": is_unpriced(records),
+    }
+
+
+def charged(used: Sequence[RecordedUsage], path: tuple[str, ...], again: bool) -> int:
+    """The steps that the lease of a step is charged with."""
+    depth = len(path)
+    return sum(
+        each.steps
+        for each in used
+        if each.path[:depth] == path
+        and len(each.path) > depth
+        and (each.discarded is None or depth < each.discarded or (again and depth == each.discarded))
+    )
+
+
+def in_place(records: Sequence[JournalRecord], position: int) -> list[JournalRecord]:
+    """The journal up to a summary, with the summary in place of the records that it stands for."""
+    found = records[position]
+    assert isinstance(found, Folded)
+    kept = [records[one] for one in found.kept]
+    return [*records[: found.first], evolve(found, stands=True), *kept, *records[found.end : position]]
+
+
+@define
+class Life:
+    """What came of a run that died and was resumed."""
+
+    result: RunResult[Any, Any]
+    program: Program
+    journal: list[JournalRecord]
+    read: list[RunHistory | None]
+    deaths: int = 0
+
+
+async def lived(seed: int, dies: Sequence[int], backend: FaultyBackend, *, whole: bool) -> Life:
+    """Run a program that dies at these appends, each counted from the death before; `whole` reads no summaries."""
+    program = Program(seed)
+    read: list[RunHistory | None] = []
+
+    async def reading(*given: Any) -> RunHistory | None:
+        read.append(None if whole else await summaries.read_summed_up(*given))
+        return read[-1]
+
+    deaths = 0
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(lease, "read_summed_up", reading)
+        result: Any = None
+        for dies_at in (*dies, None, None, None):
+            backend.revive(dies_at=dies_at)
+            async with harness_on(backend) as harness:
+                with backend.outlived():
+                    if await backend.head("r") is None:
+                        run: Any = harness.run
+                        result = await run(
+                            program.flow, 1, state=program.state, budget=program.budget, run_id="r", on_error="result"
+                        )
+                    else:
+                        kind: Any = StateBag if program.bag else Notes
+                        result = await harness.resume(
+                            "r", program.flow, state_type=kind, budget=Budget(steps=10_000), on_error="result"
+                        )
+            deaths += backend.dead
+            if not backend.dead and result.status == "completed":
+                break
+    backend.revive()
+    return Life(result, program, await read_journal(backend, "r", PlainCodec()), read, deaths)
+
+
+def outcome(life: Life) -> object:
+    result = life.result
+    state: Any = result.state
+    return {
+        "status": result.status,
+        "value": result.value if result.status == "completed" else None,
+        "state": list(state.view().items()) if isinstance(state, StateBag) else state,
+        "steps": result.steps,
+        "usage": result.usage,
+        "cost": result.cost,
+        "calls": result.model_calls,
+        "reason": result.reason,
+        "loop_stop": result.loop_stop,
+        "items": [type(item).__name__ for item in result.items],
+        "error": repr(result.error),
+        "position": result.checkpoint.position > 0,
+        "started": sorted(life.program.started),
+    }
+
+
+SEEDS = range(60)
+
+
+async def test_a_summary_says_what_the_journal_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    shorter(monkeypatch)
+    compared = changes = used = 0
+    for seed in SEEDS:
+        life = await lived(seed, (), FaultyBackend(InMemoryBackend()), whole=True)
+        for position, record in enumerate(life.journal):
+            if isinstance(record, Folded):
+                told, whole = in_place(life.journal, position), life.journal[:position]
+                assert facts_of(told, record.path) == facts_of(whole, record.path), (seed, position)
+                compared += 1
+                changes += bool(record.delta)
+                used += record.calls > 0
+    assert min(compared, changes, used) > 10
+
+
+@pytest.mark.parametrize("stored", ["memory", "file"])
+async def test_a_resume_from_summaries_is_one_from_the_journal(
+    stored: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shorter(monkeypatch)
+    read = deaths = 0
+    for seed in SEEDS if stored == "memory" else SEEDS[:20]:
+        random = Random(seed)
+        dies = [random.randint(5, 120) for _ in range(random.choice((1, 2, 2)))]
+        lives: list[Life] = []
+        for whole in (True, False):
+            inner: Any = InMemoryBackend() if stored == "memory" else SqliteBackend(tmp_path / f"{seed}-{whole}.db")
+            async with inner:
+                lives.append(await lived(seed, dies, FaultyBackend(inner), whole=whole))
+        assert outcome(lives[0]) == outcome(lives[1]), seed
+        read += sum(each is not None for each in lives[1].read)
+        deaths += lives[1].deaths
+        for history in lives[1].read:
+            if history is not None:
+                assert facts_of(history.records) == facts_of(lives[1].journal[: history.position]), seed
+    assert read >= (15 if stored == "memory" else 3)
+
+
+class Reads(DelegatingBackend):
+    """Counts the records that are read."""
+
+    records = 0
+
+    async def read(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[Record]:
+        page = await super().read(run_id, after=after, limit=limit)
+        self.records += len(page)
+        return page
+
+
+@step
+async def add(value: int, ctx: Context[Any, Any]) -> int:
+    ctx.state["count"] = value
+    if value == ctx.state["stops"]:
+        raise ValueError("stop")
+    return value + 1
+
+
+async def stopped(backend: CheckpointBackend, rounds: int, **options: Any) -> AnyStep:
+    """A run that has failed after so many rounds of a loop; returns its flow."""
+    flow = loop(add, until=until.max_rounds(rounds + 5), max_iterations=rounds + 5, id="loop")
+    async with Harness(plugins=(), checkpoints=backend) as harness:
+        state = StateBag({"stops": rounds, "count": 0})
+        result = await harness.run(flow, 0, run_id="r", state=state, on_error="result", **options)
+    assert result.status == "failed"
+    return flow
+
+
+async def test_a_resume_reads_as_many_records_of_a_long_run_as_of_a_short_one() -> None:
+    read: list[int] = []
+    for rounds in (1_000, 3_000):
+        backend = Reads(InMemoryBackend())
+        flow = await stopped(backend, rounds)
+        async with Harness(plugins=(), checkpoints=backend) as harness:
+            error = (await harness.resume("r", flow, on_error="result")).error
+            read.append(backend.records)
+            assert error is not None
+            assert error.path == ("loop", f"add[{rounds}]")
+            journal = await harness.runs.journal("r")
+        assert sum(isinstance(record, Folded) for record in journal) == rounds // 200 - 1
+    assert read[0] == read[1] < 700
+
+
+async def test_a_fork_reads_the_journal_from_its_beginning_until_it_has_a_summary_of_its_own() -> None:
+    backend = Reads(InMemoryBackend())
+    flow = await stopped(backend, 1_000)
+    async with Harness(plugins=(), checkpoints=backend) as harness:
+        journal = await harness.runs.journal("r")
+        at = 1 + next(place for place, record in enumerate(journal) if record.path == ("loop", "add[500]"))
+        fork = await harness.fork("r", at=at)
+        backend.records = 0
+        result = await harness.resume(fork, flow, on_error="result")
+    assert backend.records >= at
+    assert result.error is not None
+    assert (result.error.path, result.steps) == (("loop", "add[1000]"), 1001)
+
+
+async def test_other_code_and_a_newer_state_are_compared_with_the_whole_journal() -> None:
+    backend = Reads(InMemoryBackend())
+    flow = await stopped(backend, 1_000)
+    async with Harness(plugins=(), checkpoints=backend) as harness:
+        backend.records = 0
+        await harness.resume("r", flow, on_error="result", on_diverge="pin")
+        assert backend.records > 2_000
+
+    @step(id="add")
+    async def other(value: int, ctx: Context[Any, Any]) -> int:
+        return value + 2
+
+    changed_flow = loop(other, until=until.max_rounds(1005), max_iterations=1005, id="loop")
+    async with Harness(plugins=(), checkpoints=backend) as harness:
+        with pytest.raises(ReplayDiverged):
+            await harness.resume("r", changed_flow)
+
+
+async def test_a_summary_that_is_named_and_was_not_stored_is_not_missed() -> None:
+    backend = Reads(InMemoryBackend())
+    flow = await stopped(backend, 1_000)
+    entry = await backend.entry("r")
+    assert entry is not None
+    fields = json.loads(entry.summary)
+    for named in ([entry.position + 5], [3], ["x"], [fields["folded"][0], 4]):
+        lease = await backend.acquire("r", ttl=9)
+        await backend.append(
+            "r", expected_position=(await head_of(backend)).position, fence=lease.fence, records=(),
+            summary=json.dumps(fields | {"folded": named}).encode(),
+        )  # fmt: skip
+        await backend.release(lease)
+        backend.records = 0
+        async with Harness(plugins=(), checkpoints=backend) as harness:
+            result = await harness.resume("r", flow, on_error="result")
+        assert backend.records > 2_000
+        assert result.steps == 1001
+
+
+async def head_of(backend: CheckpointBackend) -> Head:
+    found = await backend.head("r")
+    assert found is not None
+    return found
+
+
+async def test_rounds_that_speak_are_not_summed_up() -> None:
+    @step
+    async def say(value: int, ctx: Context[Any, Any]) -> int:
+        ctx.items.append(Message.assistant(f"{value}"))
+        return value + 1
+
+    flow = loop(say, until=until.max_rounds(700), max_iterations=700)
+    async with Harness(plugins=(), checkpoints=InMemoryBackend()) as harness:
+        await harness.run(flow, 0, run_id="r")
+        assert not any(isinstance(record, Folded) for record in await harness.runs.journal("r"))
+
+
+async def test_a_large_state_is_summed_up_less_often_than_it_grows() -> None:
+    @step
+    async def grow(value: int, ctx: Context[Any, Any]) -> int:
+        ctx.state["rows"] = [*ctx.state.get("rows", []), "x" * 90]
+        return value + 1
+
+    flow = loop(grow, until=until.max_rounds(2_000), max_iterations=2_000)
+    async with Harness(plugins=(), checkpoints=InMemoryBackend()) as harness:
+        await harness.run(flow, 0, run_id="r")
+        journal = await harness.runs.journal("r")
+    sizes = [len(dump_record(record, Codec()).payload) for record in journal]
+    summed = [size for size, record in zip(sizes, journal, strict=True) if isinstance(record, Folded)]
+    assert sum(summed) <= sum(sizes) / 10
