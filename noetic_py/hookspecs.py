@@ -6,12 +6,12 @@ Each is synchronous and only registers typed objects.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import cache, partial, wraps
 from importlib import metadata
-from types import SimpleNamespace
+from types import FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pluggy
@@ -78,7 +78,7 @@ class Hooks:
         """Register everything at once: one registry with the methods of all the others."""
 
 
-_HOOKS = tuple(name for name in vars(Hooks) if not name.startswith("_"))
+_HOOKS = frozenset(name for name in vars(Hooks) if not name.startswith("_"))
 _FORM = "the hooks are those of noetic_py.hookspecs.Hooks"
 _NOTHING = object()
 
@@ -172,7 +172,7 @@ class HookCalls:
             raise known.refused("is there twice")
         self._check_version(plugin, known)
         try:
-            marked = {name: self._manager.parse_hookimpl_opts(plugin, name) for name in dir(plugin)}
+            marked = {name: self._manager.parse_hookimpl_opts(plugin, name) for name in _names_of(plugin)}
             found = {name: options for name, options in marked.items() if options is not None}
             functions = {name: getattr(plugin, name) for name in found}
         except Exception as error:  # whatever looking at the plugin raises
@@ -188,7 +188,7 @@ class HookCalls:
             else:
                 setattr(calls, name, self._calling(known, hook, functions[name]))
             if hook not in _HOOKS and not options.get("optionalhook"):
-                close = nearest(hook, _HOOKS)
+                close = nearest(hook, sorted(_HOOKS))
                 hint = f"did you mean {close}" if close else _FORM
                 raise known.refused(f"is not a valid hook{known.package}: there is no hook {hook!r}", hint)
         self._plugins.append(plugin)
@@ -243,9 +243,9 @@ class HookCalls:
             "install a newer noetic-py" if first > VERSION else f"install a newer {name}",
         )
 
-    def _check_marks(self, plugin: object, known: LoadedPlugin, found: Container[str]) -> None:
-        for hook in _HOOKS:
-            if hook not in found and callable(inspect.getattr_static(plugin, hook, None)):
+    def _check_marks(self, plugin: object, known: LoadedPlugin, found: Iterable[str]) -> None:
+        for hook in sorted(_HOOKS & set(dir(plugin)) - set(found)):
+            if callable(inspect.getattr_static(plugin, hook, None)):
                 why = f"has a function {hook} that is not marked{known.package}"
                 raise known.refused(why, "put @hookimpl of noetic_py.plugins above it")
         if not known.hooks:
@@ -294,6 +294,17 @@ class HookCalls:
             if not any(raised is error for raised, _ in self._raised):
                 self._raised.append((error, known))
             raise
+
+
+_FUNCTIONS = (FunctionType, MethodType, classmethod, staticmethod)
+"""What the manager takes for a hook."""
+
+
+def _names_of(plugin: object) -> Sequence[str]:
+    """The names below which there may be hooks; of a module those of functions, for the manager looks long at each."""
+    if isinstance(plugin, ModuleType):
+        return sorted(name for name, value in vars(plugin).items() if isinstance(value, _FUNCTIONS))
+    return dir(plugin)
 
 
 def _versions(declared: object) -> tuple[int, int] | None:
