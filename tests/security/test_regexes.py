@@ -7,7 +7,8 @@ import itertools
 import re
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from attrs import frozen
 
 from tests.properties.checks import examples
 from tests.servers.figures import Figure
-from tests.test_house import SHIPPED, Source, name_of, source
+from tests.test_house import SHIPPED, Source, dotted, name_of, source
 
 LENGTH = 50_000
 SHORT = 3_000
@@ -43,14 +44,15 @@ class Pattern:
 
 def patterns() -> Iterator[Pattern]:
     texts = {path: path.read_text(encoding="utf-8") for path in SHIPPED}
+    parsed = cache(source)
     for path, text in texts.items():
-        if "re." not in text:
+        if not re.search(r"\bre\.", text):
             continue
-        file = source(path)
+        file = parsed(path)
         for node in file.nodes:
-            if not isinstance(node, ast.Call) or not ast.unparse(node.func).startswith("re."):
+            if not isinstance(node, ast.Call) or not dotted(node.func).startswith("re."):
                 continue
-            name = ast.unparse(node.func).removeprefix("re.")
+            name = dotted(node.func).removeprefix("re.")
             if name == "escape":
                 continue
             assert isinstance(node.args[0], ast.Constant), (
@@ -58,7 +60,7 @@ def patterns() -> Iterator[Pattern]:
             )
             where = f"{name_of(path)}:{node.lineno}"
             flags = sum(_flag(part) for part in [*node.args[1:], *(each.value for each in node.keywords)])
-            methods = {name} if name in METHODS else _uses(file, texts, node)
+            methods = {name} if name in METHODS else _uses(file, texts, node, parsed)
             yield Pattern(where, str(node.args[0].value), flags, frozenset(methods))
 
 
@@ -68,7 +70,7 @@ def _flag(node: ast.expr) -> int:
     return 0
 
 
-def _uses(file: Source, texts: Mapping[Path, str], compiled: ast.Call) -> set[str]:
+def _uses(file: Source, texts: Mapping[Path, str], compiled: ast.Call, parsed: Callable[[Path], Source]) -> set[str]:
     """The methods that are called on the name which a compiled pattern is bound to."""
     names = {
         ast.unparse(target)
@@ -81,9 +83,9 @@ def _uses(file: Source, texts: Mapping[Path, str], compiled: ast.Call) -> set[st
     users = [path for path, text in texts.items() if any(name in text for name in names)]
     found = {
         node.attr
-        for each in ([file] if private else map(source, users))
+        for each in ([file] if private else map(parsed, users))
         for node in each.nodes
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value).rpartition(".")[2] in names
+        if isinstance(node, ast.Attribute) and dotted(node.value).rpartition(".")[2] in names
     }
     return found & METHODS or {"fullmatch", "match", "search"}
 
