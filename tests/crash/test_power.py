@@ -31,7 +31,7 @@ from tests.properties.checks import SEED, examples
 
 pytestmark = pytest.mark.needs("strace")
 
-STATES = examples(sample=40, full=1000) // 4
+STATES = examples(sample=20, full=1000) // 4
 """How many states of the disk are looked at, of each of the four traces."""
 
 Files = dict[str, bytes]

@@ -20,7 +20,7 @@ from tests.properties.checks import SEED, examples
 
 pytestmark = pytest.mark.slow
 
-SIGNALS = examples(sample=10, full=100)
+SIGNALS = examples(sample=4, full=100)
 """How often each of the two signals comes."""
 SECOND = examples(sample=4, full=100)
 """How often a second one comes to a process that does not listen."""

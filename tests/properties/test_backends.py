@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 class TestTurns(ReferenceContract):
     """The file as it is by default."""
 
-    examples = examples(sample=15, full=1000)
+    examples = examples(sample=6, full=1000)
 
     def make(self, folder: Path) -> CheckpointBackend:
         return SqliteBackend(folder / "turns.db", runtime=self.runtime)
@@ -46,7 +46,7 @@ class TestAlone(TestTurns):
 class TestInFiles(ReferenceContract):
     """A folder of files, and most payloads apart."""
 
-    examples = examples(sample=8, full=500)
+    examples = examples(sample=4, full=500)
 
     def make(self, folder: Path) -> CheckpointBackend:
         return FileBackend(folder / "runs", runtime=self.runtime, blob_threshold=50)
@@ -74,7 +74,7 @@ async def test_damage_is_found_or_changes_nothing(tmp_path: Path, chunk: int) ->
         expected = await cases._write(backend)
         listed, values = await backend.list(), await backend.scan(SCOPE)
     noticed = 0
-    for seed in range(chunk, examples(sample=100, full=5000), CHUNKS):
+    for seed in range(chunk, examples(sample=40, full=5000), CHUNKS):
         what = damaged_copy(good, work, seed)
         backend = SqliteBackend(work)
         wrong: list[object] = []
@@ -119,7 +119,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 SCOPE_TUPLES = st.lists(TEXTS | st.sampled_from(["a", "a:b", "b:c", "a__3Ab", "\x01a", "YQ=="]), max_size=4).map(tuple)
 
 
-@settings(max_examples=examples(sample=300, full=10_000))
+@settings(max_examples=examples(sample=100, full=10_000))
 @given(SCOPE_TUPLES, SCOPE_TUPLES)
 def test_two_scopes_are_equal_exactly_when_their_bytes_are(one: tuple[str, ...], other: tuple[str, ...]) -> None:
     assert (pack_scope(one) == pack_scope(other)) is (one == other)

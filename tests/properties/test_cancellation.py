@@ -302,7 +302,7 @@ async def test_a_cancelled_run_leaves_nothing_half_done(program: Callable[[Note]
     # Its last state is one that nobody noted, where a section or a round of tools made it.
     allowed = [*whole.states, whole.ctx.state]
     points = range(1, whole.points.count + 1)
-    chosen = random.Random(SEED).sample(points, min(len(points), examples(sample=30, full=10_000)))
+    chosen = random.Random(SEED).sample(points, min(len(points), examples(sample=12, full=10_000)))
     cancelled = 0
     with nothing_unretrieved():
         for at in sorted(chosen):

@@ -45,7 +45,7 @@ pytestmark = pytest.mark.anyio
 
 T = TypeVar("T")
 
-MACHINES = settings(max_examples=examples(sample=40, full=600), stateful_step_count=50, deadline=None)
+MACHINES = settings(max_examples=examples(sample=15, full=600), stateful_step_count=50, deadline=None)
 ROUNDS = examples(sample=10, full=100)
 HAND_OVERS = 100
 """Hand-overs of one round: the full set hands over 10,000 messages for each mode and event loop."""

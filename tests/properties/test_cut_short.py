@@ -49,7 +49,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
 AnyStep = Step[Any, Any, Any, Any]
 AnyResult = RunResult[Any, Any]
 FIRST = SEED * 100_000 + 70_000
-CUT = examples(sample=4, full=600)
+CUT = examples(sample=2, full=600)
 STORED = examples(sample=1, full=60)
 
 

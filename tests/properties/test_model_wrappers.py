@@ -426,7 +426,7 @@ def named(error: object) -> bool:
 async def test_whatever_fails_each_request_is_paid_once() -> None:
     turns, seed = 0, SEED * 1_000_000
     ends: set[str] = set()
-    while turns < examples(sample=1000, full=20_000):
+    while turns < examples(sample=160, full=20_000):
         seed += 1
         try:
             before = tasks()
@@ -446,7 +446,7 @@ async def test_whatever_fails_each_request_is_paid_once() -> None:
 
 async def test_a_run_that_is_cancelled_anywhere_has_paid_for_what_it_asked() -> None:
     cancelled = tried = 0
-    for seed in range(SEED * 2_000_000, SEED * 2_000_000 + examples(sample=60, full=1500)):
+    for seed in range(SEED * 2_000_000, SEED * 2_000_000 + examples(sample=24, full=1500)):
         chance = random.Random(seed)
         points = (await cancel_at(seed, 0)).count
         for at in chance.sample(range(1, points + 1), min(points, 4)):
@@ -502,7 +502,7 @@ class Gauge(Provider):
 
 
 async def test_paths_that_share_a_limit_keep_to_it_and_to_their_order() -> None:
-    for seed in range(SEED * 3_000_000, SEED * 3_000_000 + examples(sample=40, full=1000)):
+    for seed in range(SEED * 3_000_000, SEED * 3_000_000 + examples(sample=16, full=1000)):
         try:
             with anyio.fail_after(30):
                 await share(random.Random(seed))

@@ -17,7 +17,7 @@ from tests.properties.checks import SEED, examples, left_over, tasks
 pytestmark = pytest.mark.anyio
 
 CHUNKS = 6
-PROGRAMS = examples(sample=150, full=1500)
+PROGRAMS = examples(sample=60, full=1500)
 
 
 async def run(program: RandomProgram, harness: Any) -> tuple[RunResult[Any, Any], Observations, Context[Any, Any]]:

@@ -28,7 +28,7 @@ from tests.properties.checks import SEED, examples, left_over, tasks
 pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
 
 CALLERS = 100
-TURNS = examples(sample=120, full=1_000)
+TURNS = examples(sample=60, full=1_000)
 """How many turns a hundred callers of one session make."""
 BESIDE = examples(sample=50, full=1_000)
 """How many sessions have a turn under way at one moment."""

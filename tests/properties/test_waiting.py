@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.either_loop, pytest.mark.slow]
 
 CHUNKS = 4
 WAITING = examples(sample=40, full=1200)
-KILLED = examples(sample=24, full=800)
+KILLED = examples(sample=12, full=800)
 FIRST = SEED * 100_000 + 50_000
 _MOST = 400
 """Processes that a run may take."""

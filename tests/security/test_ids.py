@@ -51,7 +51,7 @@ async def test_every_id_is_a_session_of_its_own_or_refused(
     kind: str, place: str, tmp_path: Path, figure: Figure
 ) -> None:
     assert len(IDS) >= 120
-    tried = IDS[:: max(1, len(IDS) // examples(60, len(IDS)))]
+    tried = IDS[:: max(1, len(IDS) // examples(20, len(IDS)))]
     kept: list[SessionKey] = []
     async with Harness(plugins=[], checkpoints=backend_of(kind, tmp_path)) as harness:
         for name in tried:
@@ -75,7 +75,7 @@ async def test_every_id_is_a_session_of_its_own_or_refused(
 async def test_every_id_is_a_run_of_its_own_or_refused(kind: str, tmp_path: Path) -> None:
     kept: list[str] = []
     async with Harness(plugins=[], checkpoints=backend_of(kind, tmp_path)) as harness:
-        for name in IDS[:: max(1, len(IDS) // examples(60, len(IDS)))]:
+        for name in IDS[:: max(1, len(IDS) // examples(20, len(IDS)))]:
             try:
                 await harness.run(say, name, run_id=name, thread_id=name, user_id=name, request_id=name)
             except InvalidId:

@@ -36,8 +36,8 @@ class ServedConversations(Conversations):
     """
 
     server: ServerOfTests
-    together = examples(sample=10, full=200)
-    kills = examples(sample=10, full=200)
+    together = examples(sample=4, full=200)
+    kills = examples(sample=4, full=200)
     messages = examples(sample=25, full=1_000)
     stopped: int = examples(sample=3, full=100)
 
@@ -80,7 +80,7 @@ class ServedConversations(Conversations):
 class ServedSpending(Spending):
     """Tests of budgets; a class below it says in `use_server` of which server."""
 
-    kills = examples(sample=8, full=200)
+    kills = examples(sample=4, full=200)
 
     def use_server(self, server: ServerOfTests, children: Children, jobs: str) -> None:
         """Keep the runs there.

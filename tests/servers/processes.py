@@ -31,8 +31,8 @@ from tests.servers.tested import ServerOfTests
 
 __all__ = ["Processes", "children_of"]
 
-KILLS = examples(sample=10, full=200)
-TOGETHER = examples(sample=10, full=200)
+KILLS = examples(sample=4, full=200)
+TOGETHER = examples(sample=4, full=200)
 STOPPED = examples(sample=3, full=100)
 WORKED = examples(sample=20, full=1000)
 WORKERS_KILLED = examples(sample=3, full=100)
