@@ -34,6 +34,8 @@ from noetic_py.checkpoints import CheckpointBackend, SqliteBackend
 from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.context.step import AnyStep, Retry
 from noetic_py.core.codec import Codec
+from noetic_py.core.events import StepCommitted
+from noetic_py.engine.frame import Frame
 from noetic_py.engine.journaling import summaries
 from noetic_py.engine.journaling.fold import Begun, tree, visible
 from noetic_py.engine.journaling.run_history import (
@@ -47,7 +49,7 @@ from noetic_py.engine.kinds import KINDS
 from noetic_py.engine.kinds import loop as loop_kind
 from noetic_py.engine.state import RecordedUsage
 from noetic_py.errors import ReplayDiverged
-from noetic_py.journal.records import Folded, JournalRecord, dump_record
+from noetic_py.journal.records import Folded, JournalRecord, StepFinished, dump_record
 from noetic_py.journal.run_summary import PlainCodec
 from noetic_py.journal.stored import Head, Record
 from noetic_py.journal.values import Stored, changed_fields, field_trees
@@ -508,3 +510,24 @@ async def test_a_large_state_is_summed_up_less_often_than_it_grows() -> None:
     sizes = [len(dump_record(record, Codec()).payload) for record in journal]
     summed = [size for size, record in zip(sizes, journal, strict=True) if isinstance(record, Folded)]
     assert sum(summed) <= sum(sizes) / 10
+
+
+async def test_a_stored_run_does_not_hold_its_whole_journal() -> None:
+    held: list[int] = []
+
+    @step
+    async def look(value: int, ctx: Context[Any, Any]) -> int:
+        assert isinstance(ctx, Frame)
+        held.append(len(ctx.x.run.journal))
+        return value + 1
+
+    flow = loop(look, until=until.max_rounds(2_000), max_iterations=2_000)
+    async with Harness(plugins=(), checkpoints=InMemoryBackend()) as harness:
+        async with harness.stream(flow, 0, run_id="r") as stream:
+            committed = [event.position async for event in stream.events if isinstance(event, StepCommitted)]
+            result = await stream.result()
+        journal = await harness.runs.journal("r")
+    assert max(held) < 700
+    assert result.checkpoint.position == len(journal) > 4_000
+    finished = [place for place, record in enumerate(journal, 1) if isinstance(record, StepFinished)]
+    assert committed == finished

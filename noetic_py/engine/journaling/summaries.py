@@ -32,8 +32,9 @@ from noetic_py.engine.journaling.run_history import (
     recorded_usage,
     run_history_of,
 )
-from noetic_py.engine.journaling.writer import SUMMARIES
+from noetic_py.engine.journaling.writer import SUMMARIES, RunWriter
 from noetic_py.engine.kind import Kind, Kinds, Node
+from noetic_py.engine.state import Run
 from noetic_py.errors import CodecError, CorruptRecord, LimitExceeded
 from noetic_py.journal import values
 from noetic_py.journal.fields import summary_fields
@@ -294,6 +295,19 @@ class RoundSums:
         store.set_summary()
         store.prepare(record, stored)
         run.journal.append(record)
+        _forget(run, store, record)
+
+
+def _forget(run: Run, store: RunWriter, record: Folded) -> None:
+    """Put a summary in place of the records that it stands for, in this process's memory of the journal."""
+    if store.staged < record.end:
+        return
+    places = [(at, each) for at, each in placed(run.journal) if at < record.end]
+    first = sum(at < record.first for at, _ in places)
+    wanted = set(record.kept)
+    kept = [each for at, each in places[first:] if at in wanted and not (isinstance(each, Folded) and each.stands)]
+    run.journal[first : len(places)] = [evolve(record, stands=True), *kept]
+    store.unread += len(places) - first - 1 - len(kept)
 
 
 def _first_of(frame: Frame) -> int:

@@ -111,7 +111,7 @@ class RunWriter:
         ending: What that has to store, once the run has ended.
         metrics: What measures its commits, when something does.
         size: How many bytes of records this process has encoded for it.
-        unread: How many records before these summaries stand for in the journal as this process has it.
+        unread: How many records of the journal this process does not hold, because summaries stand for them.
         hurried: Whether something waits for the next commit that is not to wait for the next step.
         claimed: The claim of the worker that has the run, if it came out of a queue.
     """
@@ -338,6 +338,11 @@ class RunWriter:
         if self._next is None:
             self._next = anyio.Event()
         await self._next.wait()
+
+    @property
+    def staged(self) -> int:
+        """How many records of the journal have been encoded."""
+        return self._staged
 
     @property
     def broken(self) -> bool:
