@@ -94,6 +94,8 @@ class Harness(Generic[M_co]):
         hooks: Functions that are called in all its runs, after those of plugins; see
             `noetic_py.context.hooks`.
         max_parallel_tools: How many calls of tools of one answer run at once; a step may say otherwise.
+        max_iterations: How many iterations all loops of a run, and of the runs that its steps start, may have together;
+            50,000 when left out. A stored run does not hold the records of finished rounds of a long loop in memory.
         lease: Seconds after which another process may take over a run, on a server, when the process that has it is
             silent. It is renewed three times as often, so a short one costs more requests: 3 is short. On this machine
             a run is free as soon as its process ends.
@@ -122,6 +124,7 @@ class Harness(Generic[M_co]):
         access: AccessPolicy | None = ...,
         hooks: Sequence[Hook[MemoryT]] = ...,
         max_parallel_tools: int = ...,
+        max_iterations: int = ...,
         lease: float = ...,
     ) -> None: ...
     @overload
@@ -143,6 +146,7 @@ class Harness(Generic[M_co]):
         access: AccessPolicy | None = ...,
         hooks: Sequence[Hook] = ...,
         max_parallel_tools: int = ...,
+        max_iterations: int = ...,
         lease: float = ...,
     ) -> None: ...
     @known_keywords("Harness()")
@@ -164,6 +168,7 @@ class Harness(Generic[M_co]):
         access: AccessPolicy | None = None,
         hooks: Sequence[AnyHook] = (),
         max_parallel_tools: int = 16,
+        max_iterations: int | None = None,
         lease: float = 30.0,
     ) -> None:
         from noetic_py.engine import run as engine
@@ -172,15 +177,13 @@ class Harness(Generic[M_co]):
         from noetic_py.plugins import load_plugins
         from noetic_py.sessions.store import SessionStore
 
-        # Loaded with the first harness and not with the package; kept, because every run needs it.
-        self._engine = engine
-        check_parts(memory, model, budget, tools, max_parallel_tools, lease)
+        self._engine = engine  # loaded with the first harness and not with the package; every run needs it
+        check_parts(memory, model, budget, tools, max_parallel_tools, max_iterations, lease)
         self._plugins = load_plugins(plugins, runtime=runtime)
         backend = self._plugins.backend(checkpoints, record_transforms)
         self._backend = checked_backend(backend, self._plugins, sessions, memory, (model, *tools), services)
         self._made_backend = isinstance(checkpoints, str)  # and so the harness's own to close
         self.flows: Mapping[str, AnyStep] = {k: require_step(v, f"flows[{k!r}]") for k, v in (flows or {}).items()}
-        settings: Any = dict(model_settings or {})
         self._resources = Resources(
             runtime=runtime,
             layers=layers_for(Memory() if memory is None else memory),
@@ -189,9 +192,10 @@ class Harness(Generic[M_co]):
             models=self._plugins.models,
             tools=tuple(tools),
             lease=BudgetLease(budget, now=runtime.monotonic()),
-            settings=settings,
+            settings=model_settings or {},
             hooks=(*self._plugins.hooks.hooks, *read_hooks(hooks, "the harness")),
             max_parallel_tools=max_parallel_tools,
+            max_iterations=max_iterations,
             ttl=lease,
         )
         self._home = registry.Home(checkpoints.partition(":")[0] if isinstance(checkpoints, str) else "memory")

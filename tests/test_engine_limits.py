@@ -22,7 +22,7 @@ from noetic_py import (
 )
 from noetic_py.engine import state as limits
 from noetic_py.engine.state import MAX_CHILDREN, MAX_DEPTH
-from noetic_py.errors import LimitExceeded, ParallelFailed, PositionConflict
+from noetic_py.errors import ConfigError, LimitExceeded, ParallelFailed, PositionConflict
 
 pytestmark = pytest.mark.anyio
 
@@ -243,6 +243,21 @@ async def test_iterations_of_all_loops_of_a_run_end_at_the_cap(monkeypatch: pyte
         with pytest.raises(LimitExceeded):
             await harness.resume("r", endless.flow)
         assert endless.bodies == bodies_of(most)
+
+
+@pytest.mark.parametrize("most", [1, 9])
+async def test_a_harness_sets_the_cap_on_iterations(most: int) -> None:
+    endless = Endless()
+    async with Harness(plugins=[], max_iterations=most) as harness:
+        error = await stopped(harness, endless.flow, 0)
+    assert (error.limit, endless.bodies) == (most, bodies_of(most))
+    assert "max_iterations" in str(error.hint)
+
+
+@pytest.mark.parametrize("most", [0, -1, True, "9", 1.5])
+def test_a_cap_on_iterations_is_a_number_from_1_on(most: Any) -> None:
+    with pytest.raises(ConfigError, match="is not a valid number of iterations; expected 1 or more"):
+        Harness(plugins=[], max_iterations=most)
 
 
 async def test_the_cap_on_iterations_is_the_same_wherever_the_process_died(monkeypatch: pytest.MonkeyPatch) -> None:

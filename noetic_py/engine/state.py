@@ -99,7 +99,7 @@ MAX_DEPTH = 16
 MAX_CHILDREN = 256
 """Spawns of one run in flight at once, and runs that its steps have started."""
 MAX_ITERATIONS = 50_000
-"""Iterations of all loops of one run, whatever each of them allows; likewise."""
+"""Iterations of all loops of one run, whatever each of them allows, unless its harness says otherwise; likewise."""
 
 
 class RunLimits:
@@ -108,12 +108,14 @@ class RunLimits:
     Attributes:
         children: Spawns and started runs in flight.
         iterations: Iterations of loops, those of earlier processes counted in.
+        max_iterations: How many of these there may be.
     """
 
-    __slots__ = ("children", "iterations")
+    __slots__ = ("children", "iterations", "max_iterations")
 
-    def __init__(self) -> None:
+    def __init__(self, max_iterations: int | None) -> None:
         self.children = self.iterations = 0
+        self.max_iterations = MAX_ITERATIONS if max_iterations is None else max_iterations
 
     def check(self, depth: int) -> None:
         """Check that one more child may start at a depth.
@@ -127,11 +129,9 @@ class RunLimits:
             raise LimitExceeded("live children", MAX_CHILDREN, hint="use concurrency= to run fewer spawns at once")
 
 
-def too_many_iterations() -> LimitExceeded:
-    """Why there is no further iteration in a run that has had `MAX_ITERATIONS`."""
-    return LimitExceeded(
-        "iterations of a run", MAX_ITERATIONS, hint="end loops sooner, or start a run for each part of the work"
-    )
+def too_many_iterations(most: int) -> LimitExceeded:
+    """Why there is no further iteration in a run that has had so many."""
+    return LimitExceeded("iterations of a run", most, hint="end loops sooner, or set Harness(max_iterations=...)")
 
 
 def wrap_up_step(budget: Budget | None) -> AnyStep | None:
@@ -150,7 +150,8 @@ class Resources:
     """The resources that a harness gives to its runs."""
 
     __slots__ = (
-        "_storage", "group", "hooks", "layers", "lease", "max_parallel_tools", "model", "models", "runtime", "settings",
+        "_storage", "group", "hooks", "layers", "lease", "max_iterations", "max_parallel_tools", "model", "models",
+        "runtime", "settings",
         "start_detached", "steering", "tools", "ttl",
     )  # fmt: skip
 
@@ -164,13 +165,14 @@ class Resources:
         models: Callable[[str], Model],
         tools: Sequence[Any],
         lease: BudgetLease,
-        settings: ModelSettings,
+        settings: Mapping[str, Any],
         hooks: tuple[AnyHook, ...] = (),
         max_parallel_tools: int = 16,
+        max_iterations: int | None = None,
         ttl: float,
     ) -> None:
         self.runtime = runtime
-        self.max_parallel_tools = max_parallel_tools
+        self.max_parallel_tools, self.max_iterations = max_parallel_tools, max_iterations
         self.hooks = hooks
         self.layers = layers
         self._storage = storage
@@ -180,7 +182,8 @@ class Resources:
         self.lease = lease
         # Seconds after which what this process owns may be taken over when it is silent.
         self.ttl: float = ttl
-        self.settings = settings
+        given: Any = dict(settings)
+        self.settings: ModelSettings = given
         # The task group for detached tasks while the harness is entered; and how a step starts another run.
         self.group: anyio.abc.TaskGroup | None = None
         self.start_detached: StartDetached | None = None
@@ -269,7 +272,7 @@ class Run:
         # `stopping` counts the executions that are being stopped, `alert` the reasons for which a step looks around.
         # `context_turns` are those of the context it goes on with: from before and, once it is over, its own too.
         self.executed = self.replayed = self.turns = self.context_turns = self.stopping = self.alert = 0
-        self.depth, self.limits = _place()
+        self.depth, self.limits = _place(resources)
         # When the stretch of its code that runs now has begun, and what has been warned of once; see `frame`.
         self.running_since, self.noticed = 0.0, set[str]()
         self.unpriced = self._over = self.waits = self.timed = False
@@ -830,12 +833,12 @@ class Execution:
         self.run.limits.children += 1
 
 
-def _place() -> tuple[int, RunLimits]:
+def _place(resources: Resources) -> tuple[int, RunLimits]:
     """The depth and the limits of a run that begins now: those of the step in flight that starts it, if any."""
     asking = CURRENT.get()
     if isinstance(asking, Frame) and asking.running:
         return asking.x.run.depth + asking.x.depth + 1, asking.x.run.limits
-    return 0, RunLimits()
+    return 0, RunLimits(resources.max_iterations)
 
 
 def head(x: Execution, frame: Frame | None, step: Any, scope: ContextScope) -> Frame:

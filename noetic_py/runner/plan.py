@@ -14,7 +14,7 @@ from noetic_py.checkpoints.checks import check_shared
 from noetic_py.context.artifacts import StoredArtifacts
 from noetic_py.context.context import AnyContext, Context
 from noetic_py.context.read import ContextScope, Services, unanswered
-from noetic_py.context.step import AnyStep, is_seconds, require_step
+from noetic_py.context.step import AnyStep, is_seconds, is_whole, require_step
 from noetic_py.context.unbound import UnboundEngine
 from noetic_py.core.budget import Budget
 from noetic_py.core.control import Answer, SessionKey, check_callers_id, is_stream
@@ -312,6 +312,7 @@ def check_parts(
     budget: object,
     tools: Sequence[object],
     max_parallel_tools: object,
+    max_iterations: object,
     lease: object,
 ) -> None:
     """Refuse what a harness cannot be made of.
@@ -345,6 +346,12 @@ def check_parts(
                 hint="put @tool on the function",
             )
     check_parallel_tools(max_parallel_tools)
+    if max_iterations is not None and not is_whole(max_iterations, 1):
+        raise ConfigError(
+            f"max_iterations={max_iterations!r} is not a valid number of iterations; expected 1 or more",
+            code="max-iterations",
+            hint="max_iterations=1_000_000",
+        )
     if not is_seconds(lease) or not lease:
         raise ConfigError(
             f"lease={lease!r} is not a valid lease; expected a positive number of seconds",

@@ -21,7 +21,6 @@ from noetic_py.core.events import LoopIteration, LoopWaiting, UntilFailed
 from noetic_py.core.items import Message
 from noetic_py.core.types import OnError
 from noetic_py.core.values import ATOMS, copy_value
-from noetic_py.engine import state as bounds
 from noetic_py.engine.body import call_apart
 from noetic_py.engine.execute import as_error, execute, restore_log
 from noetic_py.engine.frame import Frame
@@ -33,6 +32,7 @@ from noetic_py.engine.journaling.summaries import RoundSums
 from noetic_py.engine.kind import Kind
 from noetic_py.engine.kinds.channels import take
 from noetic_py.engine.progress import forget_round
+from noetic_py.engine.state import too_many_iterations
 from noetic_py.engine.telemetry import describe_agent
 from noetic_py.errors import ChannelClosed, ConfigError, LoopLimit, NoeticError, NoOutput
 from noetic_py.journal.records import Decision
@@ -231,8 +231,8 @@ def counted(frame: Frame, name: str, before: str = "") -> str:
     if node is None or not node.holds(name):
         # Counted here, as every iteration comes by.
         limits = frame.x.run.limits
-        if limits.iterations >= bounds.MAX_ITERATIONS:
-            raise bounds.too_many_iterations()
+        if limits.iterations >= limits.max_iterations:
+            raise too_many_iterations(limits.max_iterations)
         limits.iterations += 1
     return name
 
