@@ -8,7 +8,17 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import w1_steps, w2_parallel, w3_durable, w4_model_loop, w5_import, w6_conversations, w7_runs, w8_turns
+from benchmarks import (
+    w1_steps,
+    w2_parallel,
+    w3_durable,
+    w4_model_loop,
+    w5_import,
+    w6_conversations,
+    w7_runs,
+    w8_turns,
+    w9_resume,
+)
 from benchmarks.measure import ROOT, Figure, Plan, environment
 from benchmarks.table import into_page, report
 
@@ -21,6 +31,7 @@ WORKS: dict[str, Callable[[Plan], list[Figure]]] = {
     "W6": w6_conversations.measure,
     "W7": w7_runs.measure,
     "W8": w8_turns.measure,
+    "W9": w9_resume.measure,
 }
 PAGE = ROOT / "docs" / "performance.md"
 

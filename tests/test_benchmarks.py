@@ -43,7 +43,7 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize(
-    "arguments", [["W9"], ["--rounds", "0"], ["--scale", "0"], ["W1", "--docs"], ["--scale", "0.5", "--docs"]]
+    "arguments", [["W99"], ["--rounds", "0"], ["--scale", "0"], ["W1", "--docs"], ["--scale", "0.5", "--docs"]]
 )
 def test_the_command_refuses(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
