@@ -57,6 +57,12 @@ async def broken(x: int, ctx: Context) -> int:
     raise ValueError("no")
 
 
+@step
+async def wrap_up(x: object, ctx: Context) -> int:
+    return 0
+
+
+WRAPPED_UP = Budget(steps=5, reserve=Budget(steps=1), wrap_up=wrap_up)
 FLOWS = {"double": double, "count": count, "buy": buy, "broken": broken}
 
 
@@ -441,6 +447,7 @@ async def test_what_cannot_be_submitted(store: CheckpointBackend, tmp_path: Path
             ("submit", lambda: submit(double, 1, at=datetime(2030, 1, 1))),  # noqa: DTZ001
             ("run-option", lambda: submit(double, 1, services={})),
             ("run-option", lambda: submit(double, 1, deadline=3.0)),
+            ("run-option", lambda: submit(double, 1, budget=WRAPPED_UP)),
             ("queued", lambda: submit(double, 1, at=datetime(1960, 1, 1, tzinfo=UTC))),
             ("work", lambda: work("default")),
             ("work", lambda: work([])),

@@ -115,7 +115,7 @@ def _meant(info: RunInfo, wanted: str | None, decision: CommandLineDecision) -> 
     found = [
         request
         for request in info.pending
-        if wanted is None or request.call_id == wanted or request.key.startswith(wanted)
+        if request.kind != "timer" and (wanted is None or request.call_id == wanted or request.key.startswith(wanted))
     ]
     if not found:
         what = "has no open request" if not info.pending else f"has no open request {wanted!r}"

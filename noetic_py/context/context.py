@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, overload
 
@@ -20,6 +21,7 @@ from noetic_py.context.read import ContextScope, ReadContext, ReadView, Services
 from noetic_py.context.unbound import Conversation, UnboundEngine, pack, unpack
 from noetic_py.core.allowance import Remaining
 from noetic_py.core.budget import Budget, TokenUsage
+from noetic_py.core.control import Timer
 from noetic_py.core.derivation import (
     ContextMemory,
     Derivation,
@@ -481,6 +483,32 @@ class Context(Generic[M_co, S_co]):
         """
         answer: T = await self.engine.ask(self, question)
         return answer
+
+    @noted()
+    async def sleep(self, seconds: float | timedelta) -> None:
+        """Wait for some time: `await ctx.sleep(timedelta(days=3))`.
+
+        The end is stored, so a process that resumes the run waits only for what is left. In a run that was submitted
+        to workers, a long sleep suspends the run: no worker holds it meanwhile, and when the time has come a worker
+        goes on with it. This step's body then begins again from its start, and its finished steps replay. In other
+        runs, and below a step with `replay="once"`, it is waited for in this process.
+
+        Args:
+            seconds: How long; a number of seconds or a span of time.
+
+        Raises:
+            ConfigError: It is not a time; code `"sleep"`.
+        """
+        await self.engine.ask(self, Timer(seconds.total_seconds() if isinstance(seconds, timedelta) else seconds))
+
+    @noted()
+    async def sleep_until(self, when: datetime) -> None:
+        """Wait until a moment; as `sleep` does. One that has passed is not waited for.
+
+        Raises:
+            ConfigError: It is not a time, or has no time zone; code `"sleep"`.
+        """
+        await self.engine.ask(self, Timer(None, when))
 
     @noted()
     async def checkpoint(self) -> None:

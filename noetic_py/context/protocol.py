@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from noetic_py.context.step import AnyStep
     from noetic_py.core.allowance import Remaining
     from noetic_py.core.budget import TokenUsage
-    from noetic_py.core.control import Ask, Control, SessionKey
+    from noetic_py.core.control import Ask, Control, SessionKey, Timer
     from noetic_py.core.derivation import ContextMemory
     from noetic_py.core.items import JsonValue
     from noetic_py.core.progress import ProgressStore
@@ -213,8 +213,8 @@ class Engine(Protocol):
         """Take a message that is there."""
         ...
 
-    def ask(self, ctx: AnyContext, question: Ask[Any], /) -> Awaitable[Any]:
-        """Wait for an answer."""
+    def ask(self, ctx: AnyContext, question: Ask[Any] | Timer, /) -> Awaitable[Any]:
+        """Wait for an answer, or for a time."""
         ...
 
     def checkpoint(self, ctx: AnyContext, /) -> Awaitable[None]:

@@ -11,7 +11,7 @@ from attrs import field, frozen
 from noetic_py.context.read import Services, StepMeta
 from noetic_py.core.allowance import Remaining
 from noetic_py.core.budget import NO_USAGE
-from noetic_py.core.control import Ask, Control, SessionKey, check_callers_id
+from noetic_py.core.control import Ask, Control, SessionKey, Timer, check_callers_id
 from noetic_py.core.derivation import ContextMemory, is_branch, read_memory, write_memory
 from noetic_py.core.items import Item, ItemBase, JsonValue
 from noetic_py.core.progress import NO_RUN, ProgressStore
@@ -176,8 +176,8 @@ class UnboundEngine:
     def receive_now(self, ctx: AnyContext, channel: AnyChannel, /) -> object:
         raise self._refuse("try_recv()")
 
-    async def ask(self, ctx: AnyContext, question: Ask[object], /) -> Any:
-        raise self._refuse("ask()")
+    async def ask(self, ctx: AnyContext, question: Ask[object] | Timer, /) -> Any:
+        raise self._refuse("sleep()" if isinstance(question, Timer) else "ask()")
 
     async def checkpoint(self, ctx: AnyContext, /) -> None:
         raise self._refuse("checkpoint()")

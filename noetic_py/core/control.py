@@ -101,8 +101,9 @@ class SessionKey:
         return stream_of(self.parts)
 
 
-RequestKind: TypeAlias = Literal["approval", "result", "question"]
-"""What is asked: approval of a tool call, the result of a long-running tool, or the answer to `ctx.ask`."""
+RequestKind: TypeAlias = Literal["approval", "result", "question", "timer"]
+"""What a run waits for: approval of a tool call, the result of a long-running tool, the answer to `ctx.ask`, or the end
+of a `ctx.sleep`, which takes no answer."""
 Decided: TypeAlias = Literal["approved", "rejected", "answered"]
 """The kinds of answers."""
 
@@ -169,6 +170,40 @@ def check_expires(expires: object) -> None:
 
 
 _LONGEST = timedelta(days=36500).total_seconds()
+
+
+@frozen
+class Timer:
+    """A time that a step sleeps until: so many seconds from when it is first asked for, or a moment.
+
+    Attributes:
+        seconds: From then on; `None` where there is a moment.
+        until: The moment.
+    """
+
+    seconds: float | None
+    until: datetime | None = None
+
+    def __attrs_post_init__(self) -> None:
+        seconds: object = self.seconds
+        number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+        if seconds is not None and not (number and isinstance(seconds, (int, float)) and 0 <= seconds < _LONGEST):
+            raise errors.ConfigError(
+                f"{seconds!r} is not a valid time to sleep; expected a number of seconds, 0 or more",
+                code="sleep",
+                hint="await ctx.sleep(3600.0), or ctx.sleep(timedelta(hours=1))",
+            )
+        until: object = self.until
+        if until is not None and (not isinstance(until, datetime) or until.tzinfo is None):
+            raise errors.ConfigError(
+                f"{until!r} is not a valid time to sleep until; expected a datetime with a time zone",
+                code="sleep",
+                hint="datetime.now(UTC) + timedelta(hours=1)",
+            )
+
+    def ends(self, now: datetime) -> datetime:
+        """When it is over, if it begins now."""
+        return now + timedelta(seconds=self.seconds or 0.0) if self.until is None else self.until
 
 
 @frozen

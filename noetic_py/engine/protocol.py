@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from noetic_py.channels.declared import AnyChannel
     from noetic_py.context.context import Derived
     from noetic_py.context.detached import DetachedWork, DetachOptions
-    from noetic_py.core.control import Ask, Control
+    from noetic_py.core.control import Ask, Control, Timer
     from noetic_py.core.progress import ProgressStore
     from noetic_py.core.state import LayerStates
     from noetic_py.core.types import ShareState
@@ -61,8 +61,8 @@ class Interpreter(Protocol):
         """Take a message that is there."""
         ...
 
-    def ask(self, frame: Frame, question: Ask[Any], /) -> Coroutine[object, object, Any]:
-        """Ask from a body, and wait for the answer."""
+    def ask(self, frame: Frame, question: Ask[Any] | Timer, /) -> Coroutine[object, object, Any]:
+        """Ask from a body, or sleep, and wait."""
         ...
 
     def checkpoint(self, frame: Frame, /) -> Coroutine[object, object, None]:

@@ -23,7 +23,7 @@ from noetic_py.context.read import ContextScope, Services, StepMeta
 from noetic_py.context.step import AnyStep, require_step
 from noetic_py.core.allowance import Remaining
 from noetic_py.core.budget import NOTHING_USED, Budget, BudgetLease, TokenUsage, Usage
-from noetic_py.core.control import AnyResult, Ask, Control, LoopStop, Partial, SessionKey, StopKind
+from noetic_py.core.control import AnyResult, Ask, Control, LoopStop, Partial, SessionKey, StopKind, Timer
 from noetic_py.core.derivation import ContextMemory
 from noetic_py.core.diagnostics import is_verbose
 from noetic_py.core.events import BudgetWarning, Bus, ChannelDropped, Emitted
@@ -800,7 +800,7 @@ class Execution:
     def receive_now(self, ctx: AnyContext, channel: AnyChannel, /) -> object:
         return self.run.in_its_thread(partial(self.run.interpreter.receive_now, frame_around(ctx), channel))
 
-    def ask(self, ctx: AnyContext, question: Ask[object], /) -> Awaitable[Any]:
+    def ask(self, ctx: AnyContext, question: Ask[object] | Timer, /) -> Awaitable[Any]:
         return self.run.interpreter.ask(frame_around(ctx), question)
 
     def checkpoint(self, ctx: AnyContext, /) -> Awaitable[None]:

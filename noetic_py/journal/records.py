@@ -405,7 +405,7 @@ class Pending:
 
     Attributes:
         path: The step.
-        kind: What it waits for: `"approval"`, `"result"` or `"question"`.
+        kind: What it waits for: `"approval"`, `"result"`, `"question"` or `"timer"`.
         key: The request's own id.
         digest: Of what is asked: an answer holds for nothing else.
         call_id: The model's id of the call, empty where no model has made it.

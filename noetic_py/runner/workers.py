@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 from noetic_py import errors
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.context.step import AnyStep
+from noetic_py.core.budget import Budget
 from noetic_py.core.diagnostics import Where, log, unknown_keyword
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.engine.fingerprint import fingerprint
@@ -26,7 +27,6 @@ from noetic_py.journal.run_summary import PlainCodec
 from noetic_py.journal.stored import Claim, Queued, Transaction
 
 if TYPE_CHECKING:
-    from noetic_py.core.budget import Budget
     from noetic_py.core.items import Item, JsonValue
 
 __all__ = ["QueueWorker", "SubmitOptions", "place_in", "when_of"]
@@ -129,6 +129,13 @@ def check_submit(options: Mapping[str, object]) -> None:
         if name not in SubmitOptions.__annotations__:
             known = ("state", "queue", "at", "priority", *SubmitOptions.__annotations__)
             raise unknown_keyword("submit()", name, known, code="run-option")
+    budget = options.get("budget")
+    if isinstance(budget, Budget) and budget.wrap_up is not None:
+        raise errors.ConfigError(
+            "budget= with wrap_up= cannot be submitted: the step would not be stored with the run",
+            code="run-option",
+            hint="give it to the flow: flow.with_options(budget=Budget(..., wrap_up=...))",
+        )
 
 
 def check_work(queues: object, concurrency: object, lives: object) -> None:

@@ -117,7 +117,10 @@ def _open(node: Node) -> Iterator[tuple[Pending, int]]:
 
 def summary_of(requests: Sequence[Pending]) -> str:
     """The open requests of a run as one line."""
-    each = [f"{record.kind} of {record.tool or 'ask'} at {'/'.join(record.path)}" for record in requests]
+    each = [
+        f"{record.kind} of {record.tool or ('sleep' if record.kind == 'timer' else 'ask')} at {'/'.join(record.path)}"
+        for record in requests
+    ]
     if not each:
         return "everything that it has waited for was answered"
     return f"waits for {'; '.join(each[:3])}" + (f" and {len(each) - 3} more" if len(each) > 3 else "")
@@ -206,6 +209,10 @@ def _not_found(answer: Answer, why: str) -> RequestNotFound:
 
 
 def _check_answer(answer: Answer, record: Pending) -> None:
+    if record.kind == "timer":
+        raise AnswerInvalid(
+            f"request {answer.key} is a timer, and takes no answer", path=record.path, hint="its time ends by itself"
+        )
     wanted = ("approved" if record.is_approval else "answered", "rejected")
     if answer.decision not in wanted:
         raise AnswerInvalid(

@@ -18,7 +18,7 @@ from attrs import frozen
 
 from noetic_py.context.step import AnyStep, Step
 from noetic_py.core.codec.structure import dump
-from noetic_py.core.control import Ask
+from noetic_py.core.control import Ask, Timer
 from noetic_py.core.events import RequestMade
 from noetic_py.engine.execute import call_from_body
 from noetic_py.engine.frame import Frame, Waiting, acting
@@ -156,8 +156,10 @@ async def _ask(frame: Frame, request: Request, digest: str, problem: str | None)
 ASK: AnyStep = Step(id="ask", kind="ask")
 
 
-async def ask(frame: Frame, question: Ask[object]) -> Any:
-    """Ask from a body: a child step of its own, so that what was answered is not asked again."""
+async def ask(frame: Frame, question: Ask[object] | Timer) -> Any:
+    """Ask from a body, or sleep: a child step of its own, so that what was answered is not asked again."""
+    if isinstance(question, Timer):
+        return await call_from_body(acting(frame), SLEEP, question)
     tree = await call_from_body(acting(frame), ASK, question)
     return _fitting(question, tree)
 
@@ -193,9 +195,41 @@ def _fitting(question: Ask[object], tree: object) -> object:
         raise AnswerInvalid(misfit(error)) from None
 
 
+# ---------------------------------------------------------------------------------------------------------------- time
+
+SLEEP: AnyStep = Step(id="sleep", kind="sleep")
+_SHORT = 5.0
+"""Seconds that are waited for in the process, and not written down: a process that resumes the run waits once more."""
+
+
+async def run_sleep(timer: Timer, frame: Frame) -> None:
+    """Wait until a time: in the process, or suspended where a worker has the run, which then has room for others."""
+    run, node = frame.x.run, frame.node
+    known = None if node is None or node.asked is None else node.asked[0].expires
+    ends = timer.ends(run.runtime.now()) if known is None else datetime.fromisoformat(known)
+    left = (ends - run.runtime.now()).total_seconds()
+    if left > _SHORT and run.store is not None and _may_wait(frame):
+        if known is None:
+            await _ask(frame, Request("timer", (), prompt=f"sleeps until {ends.isoformat()}", expires=left), "", None)
+        if run.store.claimed is not None:
+            raise Waiting
+    await run.runtime.sleep(max(left, 0.0))
+
+
+def _may_wait(frame: Frame) -> bool:
+    """Whether the body around a step may begin again later."""
+    node = frame.up
+    while node is not None and _why_not(node) is None:
+        node = node.up
+    return node is None
+
+
 def answer_of(node: Node, codec: object = None) -> object:
     """The answer to a request of a step; stored with the answer."""
     return None if node.answer is None else node.answer.value
 
 
-KINDS = (Kind("ask", run_ask, declared=False, essence=lambda question: question.prompt, stored=False, load=answer_of),)
+KINDS = (
+    Kind("ask", run_ask, declared=False, essence=lambda question: question.prompt, stored=False, load=answer_of),
+    Kind("sleep", run_sleep, declared=False, essence=lambda _: "", stored=False, load=lambda *_: None),
+)
