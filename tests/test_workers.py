@@ -202,6 +202,19 @@ async def test_an_answer_while_no_worker_is_there(store: CheckpointBackend) -> N
         assert (await front.resume(run_id, buy)).value == "kept the money"
 
 
+async def test_a_run_that_was_answered_is_waited_for(store: CheckpointBackend) -> None:
+    async with a_harness(store) as front:
+        run_id = await front.submit(buy, "tea")
+        async with working(store):
+            (request,) = (await front.runs.wait(run_id)).pending
+        await front.runs.answer(request.answer(True))
+        with anyio.fail_after(20):
+            # Until a worker claims it, it is as it was left.
+            assert (await front.runs.wait(run_id, timeout=0.05)).status == "suspended"
+            async with working(store):
+                assert (await front.runs.wait(run_id)).status == "completed"
+
+
 async def test_a_run_that_breaks_has_failed_and_leaves_the_queue(store: CheckpointBackend) -> None:
     async with a_harness(store) as harness:
         run_id = await harness.submit(broken, 1)

@@ -159,9 +159,7 @@ class Runs:
         while True:
             info = await self._get(run_id)
             left = pause if ends is None else ends - self._runtime.monotonic()
-            # A worker that was cut off has left the run in its queue.
-            goes_on = info.status in _LEFT_BY_WORKERS if info.queue is not None else info.status == "running"
-            if left <= 0 or not goes_on:
+            if left <= 0 or not _goes_on(info):
                 return info
             await self._runtime.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -510,6 +508,14 @@ class Runs:
         """How much the backend holds."""
         await self._access.require("read", on=Resource())
         return await self._backend.stats()
+
+
+def _goes_on(info: RunInfo) -> bool:
+    """Whether a process goes on with a run, or a worker will."""
+    if info.queue is None:
+        return info.status == "running"
+    # A worker that was cut off has left the run in its queue, and a run that was answered may be claimed.
+    return info.status in _LEFT_BY_WORKERS or (info.status == "suspended" and not info.pending)
 
 
 def resume_action(status: RunStatus) -> AccessAction:
