@@ -94,6 +94,7 @@ SEARCHED = {
     "instrumentation": "guides/logging.md",
     "interceptors": "guides/hooks.md",
     "interrupt": "guides/human-in-the-loop.md",
+    "job queue": "guides/workers.md",
     "json mode": "guides/structured-output.md",
     "kubernetes": "guides/deployment.md",
     "langgraph": "migrate/langgraph.md",
@@ -183,13 +184,14 @@ SEARCHED = {
     "tool use": "guides/tools.md",
     "toolsets": "concepts/memory-layers.md",
     "tracing": "guides/logging.md",
+    "task queue": "guides/workers.md",
     "tutorial": "start/first-agent.md",
     "unit tests": "guides/testing.md",
     "usage limits": "concepts/budgets.md",
     "vector store": "guides/retrieval.md",
     "versioning": "guides/long-jobs.md",
     "webhooks": "guides/sessions.md",
-    "workers": "guides/deployment.md",
+    "workers": "guides/workers.md",
     "workflows": "concepts/steps.md",
 }
 

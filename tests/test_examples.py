@@ -109,6 +109,11 @@ SHOWN = {
         "acme:small: The moon pulls the water. ... done, $0.01\n4 calls for $0.09: The moon",
         "5 answers, at most 2 at once",
     ],
+    "workers": [
+        "monday: queued\n  worker 1 weighs the book\n  worker 1 weighs the lamp\nmonday: running, its worker was killed\n",
+        "monday: suspended, Send 1300 g?\nmonday: completed\n  worker 2 weighs the lamp\n  worker 2 weighs the shoes\n",
+        "the result: worker 2 has sent 1300 g\nworker 2 ended with exit code 143\n",
+    ],
     "tools_loop": ["gets no port is called 'Callais'", 'calls tide({"port":"Calais"})', "after 3 model calls"],
 }
 
