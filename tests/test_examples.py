@@ -110,7 +110,8 @@ SHOWN = {
         "5 answers, at most 2 at once",
     ],
     "workers": [
-        "monday: queued\n  worker 1 weighs the book\n  worker 1 weighs the lamp\nmonday: running, its worker was killed\n",
+        "monday: queued\n  worker 1 weighs the book\n  worker 1 weighs the lamp\n",
+        "monday: running, its worker was killed\n",
         "monday: suspended, Send 1300 g?\nmonday: completed\n  worker 2 weighs the lamp\n  worker 2 weighs the shoes\n",
         "the result: worker 2 has sent 1300 g\nworker 2 ended with exit code 143\n",
     ],
