@@ -165,7 +165,8 @@ class RunWriter:
         self.stage(journal)
         first = self._taken() if self.mode == "step" else Transaction(self._run_id, 0, 0, ())
         queued = self._queued is not None
-        given = [evolve(first, queued=self._queued) if queued else evolve(first, acquire=self._ttl)]
+        # A queued run is given up at once; without an owner a run that is there already would be found by its fence.
+        given = [evolve(first, acquire=self._ttl, release=queued, queued=self._queued)]
         if self._turn is not None:
             # In a backend that writes them in order, a turn without a run is closed by the next one.
             given.insert(0, self._turn.transaction)
