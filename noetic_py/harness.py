@@ -906,6 +906,8 @@ class Harness(Generic[M_co]):
             lives=lives,
             ttl=self._resources.ttl,
         )
+        if self._living.closing:
+            return
         self._workers.append(worker)
         try:
             await worker.run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from attrs import define
 
 from noetic_py import Ask, Budget, Context, Harness, Memory, errors, sequence, step
-from noetic_py.checkpoints import CheckpointBackend, Claim, InMemoryBackend, SqliteBackend
+from noetic_py.checkpoints import CheckpointBackend, Claim, InMemoryBackend, Record, SqliteBackend
 from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.checkpoints.files import FileBackend
 from noetic_py.testing import VirtualRuntime
@@ -416,6 +417,40 @@ async def test_a_store_that_cannot_be_reached_is_asked_again(caplog: pytest.LogC
     assert caplog.text.count("no runs can be claimed") == 2
 
 
+async def test_a_run_that_cannot_be_read_does_not_keep_a_worker_busy(caplog: pytest.LogCaptureFixture) -> None:
+    class Damaged(DelegatingBackend):
+        async def read(self, run_id: str, **options: Any) -> Sequence[Record]:
+            if run_id == "damaged":
+                raise errors.CorruptRecord("it is damaged", hint="restore it")
+            return await super().read(run_id, **options)
+
+    runtime = VirtualRuntime()
+    store = InMemoryBackend(runtime=runtime)
+    async with a_harness(store, runtime=runtime) as harness:
+        await harness.submit(double, 1, run_id="damaged", priority=1)
+        whole = await harness.submit(double, 2)
+        async with a_harness(Damaged(store), runtime=runtime) as worker, anyio.create_task_group() as group:
+            group.start_soon(partial(worker.work, concurrency=1))
+            with anyio.fail_after(20):
+                while (await harness.runs.get(whole)).status != "completed":
+                    await runtime.advance(1.0)
+            for _ in range(20):
+                await runtime.advance(1.0)
+            await worker.shutdown()
+        assert 1 <= caplog.text.count("run damaged is left to other workers: it is damaged") <= 5
+        info = await harness.runs.get("damaged")
+        assert (info.status, info.alive) == ("queued", False)
+
+
+async def test_a_worker_of_a_harness_that_is_shut_down_ends_at_once(store: CheckpointBackend) -> None:
+    async with a_harness(store) as harness:
+        run_id = await harness.submit(double, 1)
+        await harness.shutdown()
+        with anyio.fail_after(20):
+            await harness.work()
+        assert (await harness.runs.get(run_id)).status == "queued"
+
+
 async def test_a_stop_of_a_queued_run(store: CheckpointBackend) -> None:
     async with a_harness(store) as harness:
         done = await harness.submit(double, 1)
@@ -444,6 +479,9 @@ async def test_a_run_id_is_submitted_once(store: CheckpointBackend) -> None:
             await harness.submit(double, 5, run_id="order-7")
         async with working(store):
             await reaches(harness, "order-7", "completed")
+            # Also when it has had an owner.
+            with pytest.raises(errors.RunBusy):
+                await harness.submit(double, 6, run_id="order-7")
         assert (await harness.resume("order-7", double)).value == 8
 
 
@@ -458,6 +496,9 @@ async def test_what_cannot_be_submitted(store: CheckpointBackend, tmp_path: Path
         refused: list[tuple[str, Callable[[], Awaitable[object]]]] = [
             ("flows", lambda: submit(unknown, 1)),
             ("submit", lambda: submit(double, 1, at=datetime(2030, 1, 1))),  # noqa: DTZ001
+            ("submit", lambda: submit(double, 1, at=3600.0)),
+            ("submit", lambda: submit(double, 1, priority="high")),
+            ("submit", lambda: submit(double, 1, priority=1.5)),
             ("run-option", lambda: submit(double, 1, services={})),
             ("run-option", lambda: submit(double, 1, deadline=3.0)),
             ("run-option", lambda: submit(double, 1, budget=WRAPPED_UP)),

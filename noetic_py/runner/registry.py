@@ -339,12 +339,15 @@ class Living:
 
     Args:
         refuse: Refuses turns that wait for the lock; called once, when a shutdown begins.
+
+    Attributes:
+        closing: Whether a shutdown has begun.
     """
 
     def __init__(self, refuse: Callable[[], None]) -> None:
         self._runs: dict[str, Any] = {}
         self._refuse = refuse
-        self._closing = False
+        self.closing = False
         # How answers in flight are treated after the timeout.
         self._over: Partial | None = None
         self._empty = anyio.Event()
@@ -366,7 +369,7 @@ class Living:
             ShuttingDown: It may not, because the harness is shut down.
             RunBusy: It is already running.
         """
-        if self._closing and (self._over is not None or not self._is_inside()):
+        if self.closing and (self._over is not None or not self._is_inside()):
             raise errors.ShuttingDown
         if run_id in self._runs:
             raise errors.RunBusy(f"run {run_id!r} is already running", hint=hint)
@@ -460,8 +463,8 @@ class Living:
                 code="shutdown",
                 hint="shut down from outside of the run, or ctx.abort(reason)",
             )
-        if not self._closing:
-            self._closing = True
+        if not self.closing:
+            self.closing = True
             self._refuse()
         with anyio.move_on_after(timeout):
             await self._ended()

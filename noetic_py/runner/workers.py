@@ -69,12 +69,16 @@ def label_of(name: str, step: AnyStep) -> str:
     return f"{name}@{fingerprint(step)}"
 
 
-def place_in(queue: str, step: AnyStep, flows: Mapping[str, AnyStep], at: float, priority: int) -> Queued:
+def place_in(queue: str, step: AnyStep, flows: Mapping[str, AnyStep], at: float, priority: object) -> Queued:
     """Where a new run of a step waits.
 
     Raises:
-        ConfigError: The harness has no name for the step; code `"flows"`.
+        ConfigError: The harness has no name for the step, code `"flows"`; or the priority is wrong, code `"submit"`.
     """
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise errors.ConfigError(
+            f"priority={priority!r} is not a valid priority; expected a whole number", code="submit", hint="priority=10"
+        )
     name = next((name for name, flow in flows.items() if flow is step), None)
     if name is None:
         raise errors.ConfigError(
@@ -85,17 +89,17 @@ def place_in(queue: str, step: AnyStep, flows: Mapping[str, AnyStep], at: float,
     return Queued(queue, label_of(name, step), at, priority)
 
 
-async def when_of(at: datetime | timedelta | None, backend: CheckpointBackend) -> float:
+async def when_of(at: object, backend: CheckpointBackend) -> float:
     """A time as queues store it: seconds since 1970 by the store's clock.
 
     Raises:
-        ConfigError: It has no time zone; code `"submit"`.
+        ConfigError: It is not a time, or has no time zone; code `"submit"`.
     """
     if at is None:
         return await backend.clock()
     if isinstance(at, timedelta):
         return await backend.clock() + max(at.total_seconds(), 0.0)
-    if at.tzinfo is None:
+    if not isinstance(at, datetime) or at.tzinfo is None:
         raise errors.ConfigError(
             f"at={at!r} is not a valid time; expected one with a time zone",
             code="submit",
@@ -192,12 +196,12 @@ class QueueWorker:
         self._lives = lives
         self._ttl = ttl
         self._busy = 0
-        self._stopped = False
+        self._stopped = anyio.Event()
         self._changed = anyio.Event()
 
     def stop(self) -> None:
         """Claim nothing more; `run` returns when the runs that go on have ended."""
-        self._stopped = True
+        self._stopped.set()
         self.look()
 
     def look(self) -> None:
@@ -223,7 +227,7 @@ class QueueWorker:
     async def _claim(self, group: anyio.abc.TaskGroup) -> None:
         """Start the runs that may be claimed, until `stop` is called."""
         pause = _POLL
-        while not self._stopped:
+        while not self._stopped.is_set():
             self._changed = anyio.Event()
             free = self._concurrency - self._busy
             claims: Sequence[Claim] = ()
@@ -244,10 +248,10 @@ class QueueWorker:
                 # A run that ends says so.
                 await self._changed.wait()
             else:
-                await self._wait(pause)
+                await self._wait(pause, self._changed)
 
-    async def _wait(self, seconds: float) -> None:
-        """Wait for the next look, by the harness's clock."""
+    async def _wait(self, seconds: float, event: anyio.Event) -> None:
+        """Wait by the harness's clock, until an event at the latest."""
         async with anyio.create_task_group() as group:
 
             async def poll() -> None:
@@ -255,28 +259,40 @@ class QueueWorker:
                 group.cancel_scope.cancel()
 
             group.start_soon(poll)
-            await self._changed.wait()
+            await event.wait()
             group.cancel_scope.cancel()
 
     async def _carry(self, claim: Claim, asked: float) -> None:
         try:
-            await self._go_on(claim, asked)
+            readable = await self._go_on(claim, asked)
         finally:
             self._busy -= 1
             self.look()
+        if not readable:
+            # Kept for a while, but in no place of another run: it would be claimed again at once, and be as it is.
+            try:
+                await self._wait(_LONGEST_PAUSE, self._stopped)
+            finally:
+                await self._release(claim)
 
-    async def _go_on(self, claim: Claim, asked: float) -> None:
-        """Carry out a run; one that cannot be begun fails, or is left to others if that may be for a moment only."""
+    async def _go_on(self, claim: Claim, asked: float) -> bool:
+        """Carry out a run; one that cannot be begun fails, or is left to others if that may be for a moment only.
+
+        Returns:
+            Whether the run could be read; the claim of one that could not is not given up.
+        """
         run_id, backend = claim.lease.run_id, self._backend
         try:
             if claim.lives > self._lives:
                 await self._fail(claim, f"{claim.lives - 1} workers in a row have died while they had the run")
-                return
+                return True
             signals = await backend.inbox(run_id)
             read = signals[-1].number if signals else 0
             await self._carries(ClaimedRun(claim, asked, read), self._flows[claim.queued.flow])
-        except (errors.CheckpointError, errors.ShuttingDown, errors.RunBusy, errors.RunNotFound) as error:
+        except (errors.CheckpointError, errors.ShuttingDown) as error:
             log("runs", WARNING, "run %s is left to other workers: %s", run_id, error.message, where=Where(run_id))
+            if not isinstance(error, errors.ShuttingDown | errors.RunBusy | errors.RunNotFound):
+                return False
             await self._release(claim)
         except errors.NoeticError as error:
             log("runs", ERROR, "run %s cannot be carried out", run_id, where=Where(run_id), error=error)
@@ -284,6 +300,7 @@ class QueueWorker:
         except BaseException:
             await self._release(claim)
             raise
+        return True
 
     async def _release(self, claim: Claim) -> None:
         """Let others claim a run; where the store cannot be reached, that is when the lease runs out."""
