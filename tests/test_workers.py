@@ -292,6 +292,29 @@ async def test_a_worker_leaves_runs_whose_code_it_has_not(store: CheckpointBacke
             await reaches(new, run_id, "completed")
 
 
+async def test_the_code_of_steps_that_a_body_calls_counts_too(store: CheckpointBackend) -> None:
+    def made(factor: int) -> Any:
+        @step(version=str(factor))
+        async def inner(x: int, ctx: Context) -> int:
+            return factor * x
+
+        @step
+        async def outer(x: int, ctx: Context) -> int:
+            return await inner(x, ctx)
+
+        return outer
+
+    old, new = made(2), made(3)
+    async with a_harness(store, flows={"outer": old}) as front:
+        run_id = await front.submit(old, 1)
+        async with working(store, {"outer": new}), a_harness(store, flows={"outer": new}) as other:
+            await reaches(front, await other.submit(new, 1), "completed")
+            assert (await front.runs.get(run_id)).status == "queued"
+        async with working(store, {"outer": old}):
+            await reaches(front, run_id, "completed")
+        assert (await front.resume(run_id, old)).value == 2
+
+
 async def test_at_most_so_many_at_once(store: CheckpointBackend) -> None:
     now, most = 0, 0
 

@@ -515,7 +515,8 @@ def _goes_on(info: RunInfo) -> bool:
     if info.queue is None:
         return info.status == "running"
     # A worker that was cut off has left the run in its queue, and a run that was answered may be claimed.
-    return info.status in _LEFT_BY_WORKERS or (info.status == "suspended" and not info.pending)
+    asks = any(each.kind != "timer" for each in info.pending)
+    return info.status in _LEFT_BY_WORKERS or (info.status == "suspended" and not asks)
 
 
 def resume_action(status: RunStatus) -> AccessAction:

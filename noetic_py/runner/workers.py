@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
 from logging import ERROR, WARNING
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from noetic_py.context.step import AnyStep
 from noetic_py.core.budget import Budget
 from noetic_py.core.diagnostics import Where, log, unknown_keyword
 from noetic_py.core.runtime import SYSTEM, Runtime
-from noetic_py.engine.fingerprint import fingerprint
+from noetic_py.engine.fingerprint import fingerprint, referenced
 from noetic_py.engine.journaling.writer import ClaimedRun
 from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.records import RunEnded, dump_record
@@ -65,8 +66,14 @@ class SubmitOptions(TypedDict, total=False):
 
 
 def label_of(name: str, step: AnyStep) -> str:
-    """What queues call a flow: its name and its code, so that a worker with other code leaves the run alone."""
-    return f"{name}@{fingerprint(step)}"
+    """What queues call a flow: its name and its code, so that a worker with other code leaves the run alone.
+
+    Raises:
+        ConfigError: A function has no source and its step has no `version=`; code `"no-source"`.
+    """
+    # A body may call steps that the flow does not declare.
+    parts = sorted(fingerprint(each) for each in referenced(step))
+    return f"{name}@{blake2b(''.join(parts).encode(), digest_size=8).hexdigest()}"
 
 
 def place_in(queue: str, step: AnyStep, flows: Mapping[str, AnyStep], at: float, priority: object) -> Queued:
