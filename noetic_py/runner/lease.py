@@ -10,6 +10,7 @@ from functools import partial
 from itertools import chain
 from logging import WARNING
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import anyio
 from attrs import evolve, frozen
@@ -76,12 +77,26 @@ from noetic_py.steps.flow import Settled
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 
+_codecs: WeakKeyDictionary[AnyStep, dict[tuple[int, ...], Codec]] = WeakKeyDictionary()
+# What is known besides the flow, such as the class of its input, may be another one for each run.
+_MOST_CODECS = 8
+
 
 def codec_for(step: AnyStep, *more: Any) -> Codec:
     """The codec of a flow's values, which knows the classes that its annotations name."""
     types = known_types(step, *more)
     # The result of `settle` is known to every flow that has no class of the same name.
-    return Codec(types if any(kind.__name__ == Settled.__name__ for kind in types) else [*types, Settled])
+    if all(kind.__name__ != Settled.__name__ for kind in types):
+        types.append(Settled)
+    # A codec compiles a function for each class, so one serves all runs of a flow. It holds the classes, so that none
+    # of another run has the same id. Other flows have their own: in theirs `int | str` may be `str | int`.
+    codecs, ids = _codecs.setdefault(step, {}), tuple(map(id, types))
+    codec = codecs.get(ids)
+    if codec is None:
+        if len(codecs) == _MOST_CODECS:
+            codecs.clear()
+        codec = codecs[ids] = Codec(types)
+    return codec
 
 
 async def begin_stored_run(run: Run, plan: RunPlan, storage: RunStorage) -> RunPlan:
