@@ -66,7 +66,10 @@ def test_a_run_is_submitted_carried_out_and_answered(shell: Shell, inside: Insid
     assert table[1].startswith("default  flow@")
     with a_worker(shell, "--concurrency", "2") as worker:
         reaches(inside, run_id, "suspended")
-        assert inside.run("answer", run_id, "--value", "true").returncode == 0
+        assert "queue      default" in inside.run("show", run_id).stdout
+        answered = inside.run("answer", run_id, "--value", "true")
+        assert answered.returncode == 0
+        assert answered.stderr == "all requests are answered; a worker of queue default goes on with it\n"
         reaches(inside, run_id, "completed")
         worker.send_signal(signal.SIGTERM)
         _, said = worker.communicate(timeout=TIMEOUT)
@@ -110,7 +113,7 @@ def test_a_run_of_a_later_time(inside: Inside) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("submit", "flow.py", "tea", "--after", "soon"), "'soon' is not a valid age"),
+        (("submit", "flow.py", "tea", "--after", "soon"), "'soon' is not a valid span of time"),
         (("submit", "flow.py", "tea", "--queue", ""), "queue is not a text"),
         (("submit", "flow.py", "tea", "--db", "files:there"), "has no queues"),
         (("worker", "flow.py", "--db", "files:there"), "has no queues"),

@@ -489,9 +489,13 @@ async def test_a_stop_of_a_queued_run(store: CheckpointBackend) -> None:
 async def test_a_run_by_hand_is_left_alone_and_leaves_the_queue(store: CheckpointBackend) -> None:
     async with a_harness(store) as harness:
         run_id = await harness.submit(double, 4)
-        assert (await harness.resume(run_id, double)).value == 8
+        later = await harness.submit(double, 5, at=HOUR)
+        for each, value in ((run_id, 8), (later, 10)):
+            assert (await harness.resume(each, double)).value == value
+            assert (await harness.runs.get(each)).queue is None
+        assert await is_empty(store)
         async with working(store):
-            await until_true(lambda: is_empty(store))
+            pass
         assert (await harness.runs.get(run_id)).status == "completed"
 
 

@@ -11,7 +11,7 @@ import typer
 from attrs import frozen
 
 from noetic_py.cli.database import chosen, find, flag, read_runs, resume_line
-from noetic_py.cli.formatting import plural
+from noetic_py.cli.formatting import plural, printable
 from noetic_py.cli.record_lines import pending_lines, pending_objects
 from noetic_py.cli.report import say, write_out
 from noetic_py.core.values import is_dict
@@ -74,7 +74,9 @@ async def answer(db: str | None, name: str, wanted: str | None, decision: Comman
         write_out(json.dumps({"run_id": info.run_id, "answered": len(requests), **_left(info)}))
     else:
         write_out("\n".join([f"{plural(len(requests), 'request')} answered", *pending_lines(info.pending)]))
-    if not info.pending:
+    if not info.pending and info.queue is not None:
+        say(f"all requests are answered; a worker of queue {printable(info.queue)} goes on with it")
+    elif not info.pending:
         say(f"all requests are answered; to resume it: {resume_line(info)}{place}")
     return 0
 
@@ -91,7 +93,7 @@ async def wrap_up(db: str | None, name: str, reason: str, wait: float, *, as_jso
     async with read_runs(db) as (runs, _):
         info = await runs.wrap_up((await find(runs, name)).run_id, reason, wait=wait)
     code = _stopped(info, "to be wrapped up", as_json=as_json)
-    if not info.alive and info.status == "interrupted":
+    if not info.alive and info.status == "interrupted" and info.queue is None:
         say(f"no process runs it; to finish it: noetic resume {info.run_id}{flag(chosen(db))}")
     return code
 

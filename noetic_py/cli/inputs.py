@@ -287,5 +287,7 @@ def read_age(text: str) -> timedelta:
         if span <= _MOST_DAYS:
             return timedelta(**{unit: span})
     raise ConfigError(
-        f"{text!r} is not a valid age; expected a number with a unit", code="age", hint="30d, 12h, 90m, 45s or 2w"
+        f"{text!r} is not a valid span of time; expected a number with a unit",
+        code="age",
+        hint="30d, 12h, 90m, 45s or 2w",
     )

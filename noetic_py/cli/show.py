@@ -171,6 +171,7 @@ def _facts(info: RunInfo, run: RunTree) -> Iterator[tuple[str, str]]:
     yield "thread", "" if info.thread_id in (None, info.run_id) else printable(str(info.thread_id))
     yield "user", printable(info.user_id or "")
     yield "request", printable(info.request_id or "")
+    yield "queue", printable(info.queue or "")
     yield "created", _moment(info.created)
     yield "updated", _moment(info.updated)
     if run.started is not None:

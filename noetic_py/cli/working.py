@@ -23,6 +23,7 @@ from noetic_py.harness import Harness
 from noetic_py.journal.stored import QueueStats
 from noetic_py.runner.lease import beside
 from noetic_py.runner.registry import Signals
+from noetic_py.runner.workers import labelled
 
 __all__ = ["SubmitRequest", "WorkRequest", "show_queues", "submit", "work"]
 
@@ -89,6 +90,9 @@ async def work(request: WorkRequest) -> int:
     with Signals("stopped\n", limit=request.grace + 2.0) as signals:
         async with AsyncExitStack() as stack:
             harness = await stack.enter_async_context(await _harness(stack, file, request.model, request.db))
+            # What is wrong with the flows or the store is said before.
+            labelled(harness.flows)
+            await harness.runs.queues()
             say(f"working at {', '.join(request.queues)}: {', '.join(harness.flows)}; Ctrl-C stops")
             working = partial(harness.work, request.queues, concurrency=request.concurrency, lives=request.lives)
             await beside(partial(_stop_on_signal, signals, harness, request.grace), working)

@@ -385,14 +385,11 @@ async def _end(
         try:
             # A reader of the stream sees the end before the session is written.
             followed = run.store.followed and not run.bus.streamed
-            claimed = run.store.claimed
-            if claimed is None:
-                await run.store.end(run.journal, followed=followed)
-            else:
-                queued = _until_due(claimed.claim.queued, pending.values()) if status == "suspended" else None
-                # A run that was cut off stays where it was: another worker goes on with it.
-                cut = control is not None and (control.kind == "cancel" or control.shutdown is not None)
-                await run.store.end(run.journal, followed=False, queued=queued, ended=queued is None and not cut)
+            claimed, waits = run.store.claimed, status == "suspended"
+            queued = _until_due(claimed.claim.queued, pending.values()) if waits and claimed is not None else None
+            # A run that was cut off stays where it was: another worker goes on with it.
+            cut = control is not None and (control.kind == "cancel" or control.shutdown is not None)
+            await run.store.end(run.journal, followed=followed, queued=queued, ended=not waits and not cut)
         finally:
             await run.store.release()
     if run.bus.active:

@@ -130,6 +130,7 @@ class RunWriter:
         self._ttl = storage.ttl
         self._turn = storage.turn
         self._queued = storage.queued
+        self._may_be_queued = position > 0
         self._run_id = run_id
         self._lease: Lease | None = None
         # What the commit of the last record does besides: it gives the run up.
@@ -282,7 +283,7 @@ class RunWriter:
             journal: The run's journal.
             followed: Whether that comes before a caller sees the end; `ending` is then what it has to store.
             queued: When a worker is to claim the run again; `None` leaves that as it is.
-            ended: Whether it leaves its queue.
+            ended: Whether it leaves its queue, where it may be in one: it was submitted, and by hand resumed perhaps.
 
         Raises:
             CheckpointError: The backend has not taken it, now or earlier.
@@ -300,8 +301,9 @@ class RunWriter:
             self.ending = evolve(self._taken(), release=True)
             return
         read = 0 if self.claimed is None else self.claimed.read
+        ended = ended and self._may_be_queued
         if ended:
-            self.set_summary(queue=None)
+            self.set_summary(**({} if self.claimed is None else {"queue": None}))
         self._last = Transaction(self._run_id, 0, 0, (), release=True, queued=queued, read=read, ended=ended)
         while self._written < self._staged or (self.claimed is not None and self._lease is not None):
             await self._write()
