@@ -20,13 +20,14 @@ from mcp.types import TextContent
 from noetic_mcp import McpServer, McpToolError, McpUnavailable
 
 from noetic_py.cli import serving
+from tests.warm import forked
 
 HERE = Path(__file__).parent
 NOETIC = [sys.executable, "-m", "noetic_py.cli", "mcp"]
 
 
 async def test_a_file_is_served_to_our_own_client(tmp_path: Path) -> None:
-    command = [*NOETIC, f"{HERE / 'flows.py'}:shout", "--db", str(tmp_path / "runs.db")]
+    command = [*forked("tests.warm_noetic"), "mcp", f"{HERE / 'flows.py'}:shout", "--db", str(tmp_path / "runs.db")]
     async with McpServer.stdio("own", command) as server:
         assert [tool.wire_name for tool in await server.tools()] == ["own__shout", "own__continue_run"]
         assert await server.call("shout", {"input": "tide"}) == "TIDE"
@@ -36,8 +37,8 @@ async def test_a_file_is_served_to_our_own_client(tmp_path: Path) -> None:
 
 async def test_a_call_goes_on_after_the_server_was_killed_in_its_middle(tmp_path: Path) -> None:
     done = tmp_path / "done"
-    command = [*NOETIC[1:], str(HERE / "dying.py"), "--db", str(tmp_path / "runs.db")]
-    program = StdioServerParameters(command=sys.executable, args=command, env={"DONE": str(done)})
+    python, *command = [*forked("tests.warm_noetic"), "mcp", str(HERE / "dying.py"), "--db", str(tmp_path / "runs.db")]
+    program = StdioServerParameters(command=python, args=command, env={"DONE": str(done)})
     meta: Any = {"noetic/run_id": "monday"}
     async with Client(program) as client:
         with pytest.raises(MCPError):
