@@ -98,17 +98,24 @@ def changed(state: Any, which: int, value: int) -> None:
             put("table", {key: old for key, old in get("table", {}).items() if key != f"k{value % 5}"})
         case 4 if bag:
             put(f"more{value % 3}", value)
-        case 5 if bag and f"more{value % 3}" in fields:
-            del fields[f"more{value % 3}"]
+        case 5 if bag:
+            drop_first(state)
         case _:
             put("count", get("count", 0) + 1)
+
+
+def drop_first(state: StateBag) -> None:
+    """Take away the first field that was added, so that the order of fields changes when it is added again."""
+    for key in [key for key in state if key.startswith("more")][:1]:
+        del state[key]
 
 
 class Program:
     """A random flow whose loops say nothing, and what its bodies have done in one life."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, sections: bool = True) -> None:
         self.random = Random(seed)
+        self._sections = sections
         self.bag = self.random.random() < 0.5
         self.started: list[tuple[str, ...]] = []
         self._failed: set[tuple[str, ...]] = set()
@@ -129,7 +136,7 @@ class Program:
 
     def _leaf(self, fails: int = 0) -> AnyStep:
         """A step that changes the state. `fails`: 1 at first, 2 in every third round, 3 once, which ends the run."""
-        ways = [self.random.randint(0, 6) for _ in range(self.random.choice((0, 1, 1, 2)))]
+        ways = [self.random.choice((0, 1, 2, 3, 4, 4, 5, 6)) for _ in range(self.random.choice((0, 1, 2, 2)))]
         more = self.random.randint(1, 3)
 
         async def body(value: int, ctx: Context[Any, Any]) -> int:
@@ -178,6 +185,8 @@ class Program:
 
     def _body(self, depth: int, fails: int) -> AnyStep:
         kind = self.random.choice(("leaf", "retried", "many", "section", "section", "chosen", "loop", "loop"))
+        if kind == "section" and not self._sections:
+            kind = "many"
         if fails > 1 or kind == "leaf" or (kind == "loop" and depth == 0):
             return self._leaf(fails)
         match kind:
@@ -288,9 +297,9 @@ class Life:
     deaths: int = 0
 
 
-async def lived(seed: int, dies: Sequence[int], backend: FaultyBackend, *, whole: bool) -> Life:
+async def lived(seed: int, dies: Sequence[int], backend: FaultyBackend, *, whole: bool, sections: bool = True) -> Life:
     """Run a program that dies at these appends, each counted from the death before; `whole` reads no summaries."""
-    program = Program(seed)
+    program = Program(seed, sections=sections)
     read: list[RunHistory | None] = []
 
     async def reading(*given: Any) -> RunHistory | None:
@@ -347,7 +356,7 @@ SEEDS = range(60)
 
 async def test_a_summary_says_what_the_journal_says(monkeypatch: pytest.MonkeyPatch) -> None:
     shorter(monkeypatch)
-    compared = changes = used = 0
+    compared = changes = used = gone = 0
     for seed in SEEDS:
         life = await lived(seed, (), FaultyBackend(InMemoryBackend()), whole=True)
         for position, record in enumerate(life.journal):
@@ -357,14 +366,17 @@ async def test_a_summary_says_what_the_journal_says(monkeypatch: pytest.MonkeyPa
                 compared += 1
                 changes += bool(record.delta)
                 used += record.calls > 0
-    assert min(compared, changes, used) > 10
+                gone += any(change.op == "unset" for change in record.delta)
+    assert min(compared, changes, used, gone) > 10
 
 
 @pytest.mark.parametrize("stored", ["memory", "file"])
 async def test_a_resume_from_summaries_is_one_from_the_journal(
-    stored: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    stored: str, anyio_backend_name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     shorter(monkeypatch)
+    # Elsewhere paths of a section do not come to their appends in the same order each time, so they die elsewhere.
+    sections = stored == "memory" and anyio_backend_name == "asyncio"
     read = deaths = 0
     for seed in SEEDS if stored == "memory" else SEEDS[:20]:
         random = Random(seed)
@@ -373,7 +385,7 @@ async def test_a_resume_from_summaries_is_one_from_the_journal(
         for whole in (True, False):
             inner: Any = InMemoryBackend() if stored == "memory" else SqliteBackend(tmp_path / f"{seed}-{whole}.db")
             async with inner:
-                lives.append(await lived(seed, dies, FaultyBackend(inner), whole=whole))
+                lives.append(await lived(seed, dies, FaultyBackend(inner), whole=whole, sections=sections))
         assert outcome(lives[0]) == outcome(lives[1]), seed
         read += sum(each is not None for each in lives[1].read)
         deaths += lives[1].deaths
