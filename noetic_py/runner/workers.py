@@ -246,8 +246,11 @@ class QueueWorker:
             except errors.StoreUnavailable as error:
                 if error.reason == "closed":
                     raise
-                pause = min(pause * 2, _LONGEST_PAUSE)
                 log("runs", WARNING, "no runs can be claimed for %s s: %s", pause, error.message)
+                await self._wait(pause, self._changed)
+                # It may be there again at once, and may be away for long.
+                pause = min(pause * 2, _LONGEST_PAUSE)
+                continue
             for claim in claims:
                 self._busy += 1
                 group.start_soon(self._carry, claim, asked)
