@@ -16,7 +16,7 @@ from noetic_py import Context, Harness, Memory, Message, SessionPolicy, sequence
 from noetic_py.checkpoints import CheckpointBackend, Scope
 from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.errors import LeaseLost, RunBusy, StoreUnavailable
-from tests.crash.jobs import Death, DyingBackend, prepare
+from tests.crash.jobs import Death, DyingBackend, given_lease, prepare
 from tests.crash.server import Say
 
 KEY = ("ada", "trip")
@@ -119,7 +119,7 @@ async def _converse(given: Any, say: Say, opened: Opened) -> Any:
     told: list[Any] = []
     async with opened(given["store"], Death(given)) as backend:
         policy = SessionPolicy(persist=given.get("persist", "run"))
-        async with Harness(plugins=[], checkpoints=backend, sessions=policy) as harness:
+        async with Harness(plugins=[], checkpoints=backend, sessions=policy, lease=given_lease(given)) as harness:
             session = harness.session(*KEY)
             for text in given["texts"]:
                 options = {"delivery_id": text} if given.get("deliveries") else {}
