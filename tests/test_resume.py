@@ -379,7 +379,7 @@ async def test_a_state_of_a_class_is_known_by_the_annotations_of_the_flow(backen
 
 
 @step
-async def count_without_annotation(x: int, ctx: Any) -> int:
+async def count_without_annotation(x: int, ctx: Context[Memory, Any]) -> int:
     ctx.state.total += x
     ctx.state.rows.append(x)
     return x + 1

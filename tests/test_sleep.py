@@ -11,6 +11,7 @@ import pytest
 
 from noetic_py import Context, Harness, Memory, errors, loop, sequence, step, until
 from noetic_py.checkpoints import CheckpointBackend, InMemoryBackend
+from noetic_py.runner.runs import RunInfo
 from noetic_py.testing import FaultyBackend, VirtualRuntime
 
 pytestmark = pytest.mark.anyio
@@ -173,12 +174,14 @@ async def test_waiting_for_a_run_that_sleeps() -> None:
         await ctx.sleep(20)
         return x
 
+    info: RunInfo | None = None
     async with a_harness(backend, runtime, dozes=dozes) as harness, a_harness(backend, runtime, dozes=dozes) as other:
         run_id = await other.submit(dozes, 7)
         async with anyio.create_task_group() as group:
             group.start_soon(harness.work)
             info = await beside(runtime, lambda: other.runs.wait(run_id), 1.0)
             await harness.shutdown()
+        assert info is not None
         assert info.status == "completed"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -68,7 +68,8 @@ FLOWS = {"double": double, "count": count, "buy": buy, "broken": broken}
 
 
 def a_harness(backend: CheckpointBackend, **options: Any) -> Harness[Memory]:
-    return Harness(plugins=[], checkpoints=backend, **{"flows": FLOWS, **options})
+    given: dict[str, Any] = {"flows": FLOWS, **options}
+    return Harness(plugins=[], checkpoints=backend, **given)
 
 
 async def until_true(check: Callable[[], Awaitable[bool]]) -> None:
@@ -89,7 +90,7 @@ async def is_empty(backend: CheckpointBackend) -> bool:
 
 
 @asynccontextmanager
-async def working(backend: CheckpointBackend, flows: Mapping[str, Any] = FLOWS, **options: Any) -> AsyncIterator[None]:
+async def working(backend: CheckpointBackend, flows: Mapping[str, Any] = FLOWS, **options: Any) -> AsyncGenerator[None]:
     """A worker beside the block, in a harness of its own, which is shut down behind it."""
     async with a_harness(backend, flows=flows) as harness, anyio.create_task_group() as group:
 

@@ -347,7 +347,7 @@ class Living:
     def __init__(self, refuse: Callable[[], None]) -> None:
         self._runs: dict[str, Any] = {}
         self._refuse = refuse
-        self.closing = False
+        self.closing: bool = False
         # How answers in flight are treated after the timeout.
         self._over: Partial | None = None
         self._empty = anyio.Event()

@@ -224,6 +224,10 @@ def _may_wait(frame: Frame) -> bool:
     return node is None
 
 
+def _nothing(node: Node, codec: object = None) -> None:
+    """A sleep has no output."""
+
+
 def answer_of(node: Node, codec: object = None) -> object:
     """The answer to a request of a step; stored with the answer."""
     return None if node.answer is None else node.answer.value
@@ -231,5 +235,5 @@ def answer_of(node: Node, codec: object = None) -> object:
 
 KINDS = (
     Kind("ask", run_ask, declared=False, essence=lambda question: question.prompt, stored=False, load=answer_of),
-    Kind("sleep", run_sleep, declared=False, essence=lambda _: "", stored=False, load=lambda *_: None),
+    Kind("sleep", run_sleep, declared=False, essence=lambda _: "", stored=False, load=_nothing),
 )
