@@ -37,8 +37,8 @@ async def test_a_file_is_served_to_our_own_client(tmp_path: Path) -> None:
 
 async def test_a_call_goes_on_after_the_server_was_killed_in_its_middle(tmp_path: Path) -> None:
     done = tmp_path / "done"
-    python, *command = [*forked("tests.warm_noetic"), "mcp", str(HERE / "dying.py"), "--db", str(tmp_path / "runs.db")]
-    program = StdioServerParameters(command=python, args=command, env={"DONE": str(done)})
+    command = [*forked("tests.warm_noetic"), "mcp", str(HERE / "dying.py"), "--db", str(tmp_path / "runs.db")]
+    program = StdioServerParameters(command=command[0], args=command[1:], env={"DONE": str(done)})
     meta: Any = {"noetic/run_id": "monday"}
     async with Client(program) as client:
         with pytest.raises(MCPError):
