@@ -211,6 +211,35 @@ async def test_time_in_which_a_body_waits_is_not_counted(heard: Callable[[], lis
     assert heard() == [("step 'holds'", "holds")]
 
 
+async def test_a_call_that_waits_for_an_approval_does_not_count_the_time_of_another(
+    heard: Callable[[], list[tuple[str, str]]],
+) -> None:
+    begun, goes_on = anyio.Event(), anyio.Event()
+
+    @tool(needs_approval=True)
+    async def pay(to: str) -> str:
+        """Pay."""
+        begun.set()
+        await goes_on.wait()
+        return f"paid {to}"
+
+    calls = [FunctionCall(name="pay", arguments={"to": to}) for to in ("a", "b")]
+    agent = loop(call_model(tools=[pay]), until=until.no_tool_calls())
+    async with Harness(plugins=[], model=ScriptedModel(calls, "done"), checkpoints="memory:") as harness:
+        result = await harness.run(agent, "pay", run_id="r")
+        assert len(result.pending) == 2
+        async with anyio.create_task_group() as group:
+
+            async def resume() -> None:
+                await harness.resume("r", agent, answers=[result.pending[0].approve()])
+
+            group.start_soon(resume)
+            await begun.wait()
+            block()
+            goes_on.set()
+    assert heard() == []
+
+
 async def test_the_warning_says_where_and_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
     @step
     async def holds(x: int) -> int:

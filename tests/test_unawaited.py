@@ -29,6 +29,7 @@ OTHERS = {
     "runner.plan.Planner",
     "runner.registry.Signals",
     "runner.registry.DetachedHarnessRun",
+    "runner.workers.QueueWorker",
     "sessions.queue.MessageQueue",
     "sessions.store.SessionLease",
     "sessions.erasure.Erasure",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Generator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -79,15 +79,10 @@ async def work(request: WorkRequest) -> int:
     """Carry out submitted runs until a signal comes; says what begins and ends.
 
     Returns:
-        The exit code: 0 once all that went on was handed over or has ended, 128 and the signal's number if it had not.
+        The exit code: 0 once all that went on has ended or was handed over.
     """
     file = load_flow(request.target)
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    logger = logging.getLogger("noetic_py.runs")
-    logger.setLevel(logging.INFO)
-    logger.addHandler(handler)
-    with Signals("stopped\n", limit=request.grace + 2.0) as signals:
+    with _saying(), Signals("stopped\n", limit=request.grace + 2.0) as signals:
         async with AsyncExitStack() as stack:
             harness = await stack.enter_async_context(await _harness(stack, file, request.model, request.db))
             # What is wrong with the flows or the store is said before.
@@ -96,8 +91,23 @@ async def work(request: WorkRequest) -> int:
             say(f"working at {', '.join(request.queues)}: {', '.join(harness.flows)}; Ctrl-C stops")
             working = partial(harness.work, request.queues, concurrency=request.concurrency, lives=request.lives)
             await beside(partial(_stop_on_signal, signals, harness, request.grace), working)
-    logger.removeHandler(handler)
     return 0
+
+
+@contextmanager
+def _saying() -> Generator[None]:
+    """Say on standard error what begins and ends."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logger = logging.getLogger("noetic_py.runs")
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 async def _stop_on_signal(signals: Signals, harness: Harness[Any], grace: float) -> None:

@@ -619,6 +619,8 @@ def _state_left(frame: Frame) -> tuple[object, LayerStates]:
 def _after_stop(frame: Frame, own: bool, *, waiting: bool) -> None:
     """The body was cancelled, or waits: its unwritten work goes, unless it asked for the stop itself."""
     frame.running = frame.on_stack = False
+    # Its task may end with it, and nothing holds the event loop until another body goes on.
+    frame.x.run.running_since = 0.0
     if frame.x.run.verbose:
         how = "waits for an answer" if waiting else "was stopped"
         log("steps", DEBUG, "%s step %s", frame.step.kind, how, where=frame.where)

@@ -27,6 +27,7 @@ BY_NAME = {
     "noetic_py/plugins.py",
 }
 PARTS_OF_STATEMENTS = {
+    "plugins/noetic-postgres/noetic_postgres/schema.py",
     "plugins/noetic-postgres/noetic_postgres/statements.py",
     "plugins/noetic-postgres/noetic_postgres/vector_schema.py",
 }
