@@ -128,6 +128,7 @@ class Workers:
     job: str = WORK
     concurrency: int = 4
     pids: list[int] = field(default_factory=list[int])
+    killed: list[float] = field(default_factory=list[float])
     started: int = 0
 
     def start(self) -> int:
@@ -144,6 +145,16 @@ class Workers:
     def kill(self) -> None:
         """Kill one of them."""
         self.children.kill(self.pids.pop(self.dice.randrange(len(self.pids))))
+        self.killed.append(time.monotonic())
+
+    def since(self, begin: float, end: float) -> float:
+        """When a run that stood still has lost its owner: a worker that took it over may have been killed in its turn.
+
+        Args:
+            begin: The last line of the one owner.
+            end: The first line of the next one that has written any.
+        """
+        return max((moment for moment in self.killed if begin + self.lease < moment < end), default=begin)
 
     def stop(self) -> None:
         """Kill all that are left."""
@@ -186,7 +197,7 @@ async def carried_out(
             result = await harness.resume(run_id, flow)
             assert (result.status, result.value) == ("completed", value_of(number)), run_id
     assert list(await backend.queues()) == []
-    return Killed(kills, seconds, _checked(workers.lines, runs))
+    return Killed(kills, seconds, _checked(workers, runs))
 
 
 async def _completed(backend: CheckpointBackend) -> set[str]:
@@ -198,14 +209,14 @@ async def _completed(backend: CheckpointBackend) -> set[str]:
     return found
 
 
-def _checked(lines: Path, runs: int) -> list[float]:
+def _checked(workers: Workers, runs: int) -> list[float]:
     """Check that no step began again once a later one had begun, which says that it was stored.
 
     Returns:
         How long runs stood still between a line of one process and the next one of another.
     """
     by_run: defaultdict[str, list[list[Any]]] = defaultdict(list)
-    for text in lines.read_text().splitlines():
+    for text in workers.lines.read_text().splitlines():
         process, moment, run_id, stage, number, what = json.loads(text)
         by_run[run_id].append([process, moment, _STAGES.index(stage), number, what])
     assert len(by_run) == runs
@@ -218,5 +229,9 @@ def _checked(lines: Path, runs: int) -> list[float]:
                 reached = stage
         ended = {(stage, number) for _, _, stage, number, what in found if what == "end"}
         assert len(ended) == PARTS + 2, f"{run_id}: {ended}"
-        waits += [later[1] - earlier[1] for earlier, later in pairwise(found) if later[0] != earlier[0]]
+        waits += [
+            later[1] - workers.since(earlier[1], later[1])
+            for earlier, later in pairwise(found)
+            if later[0] != earlier[0]
+        ]
     return waits
