@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -37,6 +38,12 @@ def program() -> str:
         return "noetic"
     here = Path.cwd()
     return shlex.quote(str(started.relative_to(here) if started.is_relative_to(here) else started))
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of texts as columns, the first one their names."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def plural(count: int, word: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from noetic_py.cli.database import standing
-from noetic_py.cli.formatting import jsonable, money, plural, printable
+from noetic_py.cli.formatting import jsonable, money, plural, printable, table
 from noetic_py.cli.record_lines import SHORT, as_object, line_of, pending_lines, pending_objects, short
 from noetic_py.cli.run_tree import NOTHING, PLACE, RunTree, StepNode
 from noetic_py.core.budget import NO_USAGE
@@ -45,9 +45,7 @@ def list_text(found: Sequence[RunInfo]) -> str:
     for info in found:
         flow = printable(info.source or info.flow)
         rows.append((printable(info.run_id), standing(info), flow, f"{info.position:,}", _moment(info.updated)))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = ["  ".join([*map(str.ljust, row[:4], widths), row[4]]) for row in rows]
-    return "\n".join(lines)
+    return table(rows)
 
 
 def list_json(found: Iterable[RunInfo]) -> str:

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from attrs import frozen
+from attrs import asdict, frozen
 
-from noetic_py.cli.database import flag, opened, read_runs
-from noetic_py.cli.formatting import printable, program
+from noetic_py.cli.database import Place, flag, opened, read_runs
+from noetic_py.cli.formatting import printable, program, table
 from noetic_py.cli.inputs import read_age, read_input
 from noetic_py.cli.loading import FlowFile, load_flow, make_harness
 from noetic_py.cli.report import say, write_out
@@ -54,10 +54,10 @@ async def submit(request: SubmitRequest) -> int:
         options["budget"] = file.budget
     if file.state is not None:
         options["state"] = file.state()
-    async with AsyncExitStack() as stack:
-        harness = await _harness(stack, file, None, request.db)
-        write_out(await harness.submit(file.step, value, **options))
     place = database_of(file, request.db)
+    async with AsyncExitStack() as stack:
+        harness = await _harness(stack, file, None, place)
+        write_out(await harness.submit(file.step, value, **options))
     say(f"carried out by: {program()} worker {request.target}{flag(place)}")
     return 0
 
@@ -82,9 +82,10 @@ async def work(request: WorkRequest) -> int:
         The exit code: 0 once all that went on has ended or was handed over.
     """
     file = load_flow(request.target)
+    place = database_of(file, request.db)
     with _saying(), Signals("stopped\n", limit=request.grace + 2.0) as signals:
         async with AsyncExitStack() as stack:
-            harness = await stack.enter_async_context(await _harness(stack, file, request.model, request.db))
+            harness = await stack.enter_async_context(await _harness(stack, file, request.model, place))
             # What is wrong with the flows or the store is said before.
             labelled(harness.flows)
             await harness.runs.queues()
@@ -116,9 +117,8 @@ async def _stop_on_signal(signals: Signals, harness: Harness[Any], grace: float)
     await harness.shutdown(timeout=grace)
 
 
-async def _harness(stack: AsyncExitStack, file: FlowFile, model: str | None, db: str | None) -> Harness[Any]:
+async def _harness(stack: AsyncExitStack, file: FlowFile, model: str | None, place: Place | None) -> Harness[Any]:
     """The file's harness, or one of ours whose one flow is the file's step."""
-    place = database_of(file, db)
     backend = None if place is None else await stack.enter_async_context(opened(place))
     return await make_harness(file, model, backend)
 
@@ -132,18 +132,10 @@ async def show_queues(db: str | None, *, as_json: bool) -> int:
 
 
 def _as_json(found: Sequence[QueueStats]) -> str:
-    rows = [
-        {
-            "queue": each.queue,
-            "flow": each.flow,
-            "ready": each.ready,
-            "owned": each.owned,
-            "waiting": each.waiting,
-            "since": None if each.since is None else datetime.fromtimestamp(each.since, UTC).isoformat(),
-        }
-        for each in found
-    ]
-    return json.dumps(rows, indent=2)
+    def since(each: QueueStats) -> str | None:
+        return None if each.since is None else datetime.fromtimestamp(each.since, UTC).isoformat()
+
+    return json.dumps([{**asdict(each), "since": since(each)} for each in found], indent=2)
 
 
 def _as_text(found: Sequence[QueueStats]) -> str:
@@ -153,5 +145,4 @@ def _as_text(found: Sequence[QueueStats]) -> str:
         since = "" if each.since is None else f"{datetime.fromtimestamp(each.since).astimezone():%Y-%m-%d %H:%M:%S}"
         counts = (f"{each.ready:,}", f"{each.owned:,}", f"{each.waiting:,}")
         rows.append((printable(each.queue), printable(each.flow), *counts, since))
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    return "\n".join("  ".join([*map(str.ljust, row[:5], widths), row[5]]).rstrip() for row in rows)
+    return table(rows)

@@ -471,8 +471,7 @@ async def write_without_owner(
     records = [dump_record(each, codec) for each in made(journal)]
     if not records:
         return
-    summary = summary_fields(entry.summary)
-    queue = summary.get("queue")
+    queue = summary_fields(entry.summary).get("queue")
     ended = queue is not None and status in OVER
     # A worker goes on with a run that came out of a queue.
     signals = [Signal(run_id, "written", b"")] if queue is not None and not ended else []
@@ -481,7 +480,7 @@ async def write_without_owner(
         len(journal),
         0,
         records,
-        summary=json.dumps({**summary, "queue": None}).encode() if ended else None,
+        summary=out_of_queue(entry.summary) if ended else None,
         status=status,
         acquire=TTL,
         release=True,
@@ -492,6 +491,11 @@ async def write_without_owner(
         await backend.commit([given])
     except PositionConflict as error:
         raise RunBusy(f"run {run_id!r} was written by another owner just now", hint="try again") from error
+
+
+def out_of_queue(summary: bytes) -> bytes:
+    """The summary of a run that no worker is to claim any more."""
+    return json.dumps({name: value for name, value in summary_fields(summary).items() if name != "queue"}).encode()
 
 
 def _scope(log: ItemLog, state: object, step: AnyStep, view: ViewState) -> ContextScope:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
@@ -22,10 +21,10 @@ from noetic_py.core.diagnostics import Where, log, unknown_keyword
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.engine.fingerprint import fingerprint, referenced
 from noetic_py.engine.journaling.writer import ClaimedRun
-from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.records import RunEnded, dump_record
 from noetic_py.journal.run_summary import PlainCodec
 from noetic_py.journal.stored import Claim, Queued, Transaction
+from noetic_py.runner.lease import out_of_queue
 
 if TYPE_CHECKING:
     from noetic_py.core.items import Item, JsonValue
@@ -328,7 +327,7 @@ class QueueWorker:
             entry = await self._backend.entry(run_id)
             if entry is None:
                 return
-            summary = json.dumps({**summary_fields(entry.summary), "queue": None}).encode()
+            summary = out_of_queue(entry.summary)
             given = Transaction(run_id, entry.position, claim.lease.fence, [record], summary, "failed", ended=True)
             await self._backend.commit([evolve(given, release=True)])
         except errors.CheckpointError as error:

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 TTL = 30.0
 """Seconds after which a run whose owner is silent may be taken over, where a harness says nothing else."""
+_SAFE = 0.8
+"""The part of that time in which no other clock can be so fast that another owner has come already."""
 _LOOKS = 10
 """How often an owner looks between two renewals for what other processes ask of the run."""
 _MOST_TOGETHER = 60 * 1024 * 1024
 """How many bytes of several commits are written as one transaction, of which backends take 64 MiB."""
 SUMMARIES = "folded"
 """The field of a run's summary that names the records which sum up rounds, by their positions."""
-_SAFE = 0.8
-"""The part of that time in which no other clock can be so fast that another owner has come already."""
 
 
 class PlannedWrite(Protocol):
@@ -134,7 +134,7 @@ class RunWriter:
         self._run_id = run_id
         self._lease: Lease | None = None
         # What the commit of the last record does besides: it gives the run up.
-        self._last: Transaction | None = None
+        self._ending: Callable[[Transaction], Transaction] | None = None
         self.metrics: Metrics | None = None
         self.hurried = anyio.Event()
         self.unread = self.size = 0
@@ -303,8 +303,9 @@ class RunWriter:
         read = 0 if self.claimed is None else self.claimed.read
         ended = ended and self._may_be_queued
         if ended:
-            self.set_summary(**({} if self.claimed is None else {"queue": None}))
-        self._last = Transaction(self._run_id, 0, 0, (), release=True, queued=queued, read=read, ended=ended)
+            self.summary_fields = {name: value for name, value in self.summary_fields.items() if name != "queue"}
+            self.set_summary()
+        self._ending = partial(evolve, release=True, queued=queued, read=read, ended=ended)
         while self._written < self._staged or (self.claimed is not None and self._lease is not None):
             await self._write()
         self.check()
@@ -420,10 +421,8 @@ class RunWriter:
                 waited_for.set()
 
     async def _append(self, taken: Transaction) -> None:
-        last = self._last
-        if last is not None and not self._queue:
-            ending = evolve(taken, release=True, queued=last.queued, read=last.read, ended=last.ended)
-            await self._measured(partial(self.backend.commit, [ending]))
+        if self._ending is not None and not self._queue:
+            await self._measured(partial(self.backend.commit, [self._ending(taken)]))
             self._lease = None
             self._written = taken.expected_position + len(taken.records)
             return
@@ -454,7 +453,7 @@ class RunWriter:
             head = await self.backend.head(self._run_id)
             if head is None or (head.position, head.fence) != (done, self.fence):
                 await self._append(taken)
-            elif self._last is not None and taken.records and not self._queue:
+            elif self._ending is not None and taken.records and not self._queue:
                 # The commit that has stored them has given the run up.
                 self._lease = None
             self._written = done
