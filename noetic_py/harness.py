@@ -783,8 +783,7 @@ class Harness(Generic[M_co]):
         # Layers read what their own steps have recorded, and other code is compared with every step.
         summaries = not self._resources.layers.by_id and options.get("on_diverge", "fail") == "fail"
 
-        async def take() -> tuple[Run, RunPlan]:
-            self._living.admit(run_id, "await that run")
+        async def go_on(storage: RunStorage) -> tuple[Run, RunPlan]:
             run_history = await lease.load_run_history(backend, run_id, codec, state_type, step, summaries=summaries)
             # Once more: another process may have gone on with it meanwhile, and have failed.
             status = "running" if run_history.ended is None else run_history.ended.status
@@ -794,6 +793,20 @@ class Harness(Generic[M_co]):
             plan = await lease.go_on(run, run_history, step, codec, storage, {**options, "state_type": state_type})
             self._living.add(run)
             return run, evolve(plan, storage=storage)
+
+        async def take() -> tuple[Run, RunPlan]:
+            self._living.admit(run_id, "await that run")
+            if not options.get("as_worker"):
+                return await go_on(storage)
+            from noetic_py.runner import workers
+
+            one = await workers.claim_one(backend, run_id, step, self.flows, storage.ttl)
+            try:
+                return await go_on(evolve(storage, claimed=one))
+            except BaseException:
+                if one is not None:
+                    await lease.release_lease(backend, one.claim.lease)
+                raise
 
         return await lease.when_free(take, options.get("wait", 0.0), self._resources.runtime)
 

@@ -244,3 +244,49 @@ async def test_a_moment_that_has_passed() -> None:
 async def test_outside_of_a_run() -> None:
     with pytest.raises(errors.NoeticError, match=r"sleep\(\)"):
         await Context().sleep(1)
+
+
+async def test_a_run_that_is_resumed_as_by_a_worker_sleeps_without_its_process() -> None:
+    runtime = VirtualRuntime()
+    backend = InMemoryBackend(runtime=runtime)
+    async with a_harness(backend, runtime, naps=naps) as harness:
+        await harness.submit(naps, 2.0, run_id="r", queue="engine")
+        asleep = await harness.resume("r", naps, as_worker=True)
+        assert (asleep.status, [each.kind for each in asleep.pending]) == ("suspended", ["timer"])
+        info, (stats,) = await harness.runs.get("r"), await harness.runs.queues()
+        assert (info.alive, info.queue, stats.queue, stats.waiting) == (False, "engine", "engine", 1)
+        # Too early: it goes to sleep again.
+        assert (await harness.resume("r", naps, as_worker=True)).status == "suspended"
+        await runtime.advance(2 * DAY)
+        (stats,) = await harness.runs.queues()
+        assert stats.ready == 1
+        result = await harness.resume("r", naps, as_worker=True)
+        assert (result.status, result.value) == ("completed", "slept 2.0 days")
+        assert (await harness.runs.get("r")).queue is None
+        assert list(await harness.runs.queues()) == []
+        # One that has ended gives its result, as without the option.
+        assert (await harness.resume("r", naps, as_worker=True)).value == "slept 2.0 days"
+
+
+async def test_a_run_that_cannot_be_resumed_as_by_a_worker_is_left_free() -> None:
+    runtime = VirtualRuntime()
+    backend = InMemoryBackend(runtime=runtime)
+
+    @step
+    async def other(days: float, ctx: Context) -> str:
+        return "other code"
+
+    async with a_harness(backend, runtime, naps=naps) as harness, a_harness(backend, runtime, other=other) as changed:
+        await harness.submit(naps, 2.0, run_id="r")
+        with pytest.raises(errors.ConfigError) as caught:
+            await changed.resume("r", naps, as_worker=True)
+        assert caught.value.code == "flows"
+        assert (await harness.resume("r", naps, as_worker=True)).status == "suspended"
+        resume: Any = changed.resume
+        with pytest.raises(errors.ConfigError, match="True or False"):
+            await resume("r", other, as_worker="yes")
+        with pytest.raises(errors.ReplayDiverged):
+            await changed.resume("r", other, as_worker=True)
+        assert not (await harness.runs.get("r")).alive
+        await runtime.advance(2 * DAY)
+        assert (await harness.resume("r", naps, as_worker=True)).value == "slept 2.0 days"

@@ -116,6 +116,8 @@ class ResumeOptions(TypedDict, total=False):
             `ReplayDiverged`, `"adopt"` runs the step again, `"pin"` keeps the record.
         answers: To what the run waits for; all are taken or none.
         wait: How many seconds to wait for a run that another process holds, before `RunBusy`; none when left out.
+        as_worker: Go on as a worker does, for an engine that has workers of its own: a long sleep suspends the run
+            instead of being waited for here. Of a run that was submitted; its flow is one of the harness's `flows`.
     """
 
     on_error: Literal["raise", "result"]
@@ -128,6 +130,7 @@ class ResumeOptions(TypedDict, total=False):
     on_diverge: OnDiverge
     answers: Iterable[Answer]
     wait: float
+    as_worker: bool
 
 
 _OPTIONS = frozenset(RunOptions.__annotations__)
@@ -203,7 +206,14 @@ def check_resume_options(options: Mapping[str, object]) -> None:
     wait = options.get("wait", 0.0)
     if not is_seconds(wait):
         raise ConfigError(f"wait={wait!r} is not a number of seconds", code="run-option", hint="wait=30.0")
-    own = ("on_diverge", "answers", "wait")
+    as_worker = options.get("as_worker", False)
+    if not isinstance(as_worker, bool):
+        raise ConfigError(
+            f"as_worker={as_worker!r} is not a valid choice; expected True or False",
+            code="run-option",
+            hint="as_worker=True",
+        )
+    own = ("on_diverge", "answers", "wait", "as_worker")
     check_options({name: options[name] for name in options if name not in own}, None, None)
 
 

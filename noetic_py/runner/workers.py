@@ -21,6 +21,7 @@ from noetic_py.core.diagnostics import Where, log, unknown_keyword
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.engine.fingerprint import fingerprint, referenced
 from noetic_py.engine.journaling.writer import ClaimedRun
+from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.records import RunEnded, dump_record
 from noetic_py.journal.run_summary import PlainCodec
 from noetic_py.journal.stored import Claim, Queued, Transaction
@@ -29,7 +30,7 @@ from noetic_py.runner.lease import out_of_queue
 if TYPE_CHECKING:
     from noetic_py.core.items import Item, JsonValue
 
-__all__ = ["QueueWorker", "SubmitOptions", "place_in", "when_of"]
+__all__ = ["QueueWorker", "SubmitOptions", "label_of", "place_in", "when_of"]
 
 _POLL = 0.5
 """Seconds between two looks for runs that may be claimed, where none was there."""
@@ -93,6 +94,27 @@ def place_in(queue: str, step: AnyStep, flows: Mapping[str, AnyStep], at: float,
             hint=f'Harness(flows={{"{step.id}": step}}), in the worker too',
         )
     return Queued(queue, label_of(name, step), at, priority)
+
+
+async def claim_one(
+    backend: CheckpointBackend, run_id: str, step: AnyStep, flows: Mapping[str, AnyStep], ttl: float
+) -> ClaimedRun | None:
+    """Become the owner of one submitted run, as a worker that claims it; `None` for one that is in no queue.
+
+    Raises:
+        RunBusy: Another owner has it.
+        ConfigError: The step is not one of the flows; code `"flows"`.
+    """
+    entry = await backend.entry(run_id)
+    queue = None if entry is None else summary_fields(entry.summary).get("queue")
+    if queue is None:
+        return None
+    # When the run suspends, its place says when it goes on.
+    queued = place_in(str(queue), step, flows, 0.0, 0)
+    signals, now = await backend.inbox(run_id), await backend.clock()
+    asked = SYSTEM.monotonic()
+    lease = await backend.acquire(run_id, ttl=ttl)
+    return ClaimedRun(Claim(lease, queued, 1, now), asked, signals[-1].number if signals else 0)
 
 
 async def when_of(at: object, backend: CheckpointBackend) -> float:
