@@ -16,7 +16,9 @@ from noetic_py.checkpoints.checks import (
     check_apart,
     check_append,
     check_id,
+    check_key,
     check_page,
+    check_value,
     is_fenced,
     is_owned,
     no_end,
@@ -26,7 +28,7 @@ from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.errors import PositionConflict, RunNotFound, TransformMissing, VersionConflict
 from noetic_py.journal.fields import missing, plain_summary
 from noetic_py.journal.signing import NOTHING, StoredEnd, TransformChain, digest_of, origins_at
-from noetic_py.journal.stored import Lease, Record, RunEntry, Stats, Transaction
+from noetic_py.journal.stored import Lease, Record, RunEntry, Signal, Stats, Transaction
 from noetic_py.journal.transforms import (
     Anchor,
     Finding,
@@ -48,6 +50,8 @@ _KEPT = 10_000
 """How many places in journals are kept in mind."""
 
 _STORE, _IDENTITY = ("noetic", "store"), "identity"
+_SIGNAL = "Signal"
+"""What a signal is for a transform: no record of a journal has this kind."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -400,7 +404,54 @@ class SignedBackend(DelegatingBackend):
             end.origins,
             self._chain.store,
         )
-        return evolve(given, records=records, summary=self._chain.sign_end(after)), after
+        signals = [self._sealed(each) for each in given.signals]
+        return evolve(given, records=records, summary=self._chain.sign_end(after), signals=signals), after
+
+    def _sealed(self, signal: Signal) -> Signal:
+        """A signal as it is to be stored: of use for this run, this key and this store only."""
+        place = Record(_SIGNAL, (signal.key, self._chain.store or ""), signal.body)
+        (made,), _ = self._chain.encode(signal.run_id, 0, NOTHING, [place])
+        return evolve(signal, body=bytes(made.payload))
+
+    async def send(self, run_id: str, key: str, body: bytes) -> int:
+        """Put a signal into a run's inbox, encoded by the transforms.
+
+        Raises:
+            RunNotFound: There is no such run.
+            ConfigError: The backend has no queues; code `"queues"`.
+            CheckpointFailed: A transform failed.
+        """
+        check_id(run_id)
+        check_key(key)
+        check_value(body)
+        await self._identify(make=True)
+        return await super().send(run_id, key, self._sealed(Signal(run_id, key, body)).body)
+
+    async def inbox(self, run_id: str, *, after: int = 0, limit: int = 100) -> Sequence[Signal]:
+        """A page of the signals that wait for a run, checked.
+
+        Raises:
+            RecordRefused: One is not what was sent, and a strict transform says so.
+            TransformMissing: One was sent through a transform that is not here.
+        """
+        found = await super().inbox(run_id, after=after, limit=limit)
+        if found:
+            await self._identify()
+        return [self._opened(each) for each in found]
+
+    def _opened(self, signal: Signal) -> Signal:
+        run_id = signal.run_id
+        end = StoredEnd(0, JournalEnd(run_id, 0, NOTHING, None, b""), None)
+        stored = Record(_SIGNAL, (signal.key, self._chain.store or ""), signal.body)
+        read = self._chain.decode(end, 1, NOTHING, stored)
+        if read.missing is not None:
+            raise missing(read.missing)
+        for check in read.checks:
+            if check.verdict != "verified" and self._chain.by_name[check.transform].strict:
+                raise refused(run_id, check)
+        if read.record is None:
+            raise refused(run_id, read.checks[-1])
+        return evolve(signal, body=bytes(read.record.payload))
 
     async def _conflict(self, given: Transaction) -> None:
         """Say so when it is the owner that is wrong; backends look at that first."""

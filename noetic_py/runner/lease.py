@@ -44,6 +44,7 @@ from noetic_py.engine.journaling.run_history import (
     open_requests,
     read_journal,
     run_history_of,
+    store_time,
     summary_of,
     take_over,
 )
@@ -71,6 +72,7 @@ from noetic_py.journal.stored import Head, Lease, Record, Signal, Transaction
 from noetic_py.journal.values import Change, Stored, field_trees
 from noetic_py.memory.projector import Recorded
 from noetic_py.memory.view_state import decisive, recorded_of
+from noetic_py.runner.inbox import heard, received, send_answers
 from noetic_py.steps.flow import Settled
 
 # Seconds between two looks at a run that another owner has.
@@ -370,7 +372,11 @@ async def go_on(
         ReplayDiverged: The step is another one than the run was started with.
         AnswerError: An answer is not taken.
     """
-    run_history = answer(run_history, KINDS, run.run_id, options.get("answers", ()), run.runtime.now())
+    signals = await received(storage.backend, run.run_id)
+    run_history = heard(run_history, run.run_id, signals)
+    if answers := options.get("answers", ()):
+        now = await store_time(storage.backend, run.runtime)
+        run_history = answer(run_history, KINDS, run.run_id, answers, now)
     started = run_history.started
     opening = started.opening
     if opening is None or started.flow != step.id:
@@ -403,6 +409,7 @@ async def go_on(
         raise RunBusy(f"run {run.run_id!r} was written by another owner just now", hint="try again")
     store = _writer(run, storage, codec, step.id, opening.source, position=head.position)
     store.own(lease, asked)
+    store.read = signals[-1].number if signals else 0
     ended = run_history.ended
     if ended is not None and ended.control is not None and ended.control.shutdown is not None:
         # It goes on, and so a shutdown has not the last word any more.
@@ -424,8 +431,10 @@ async def go_on(
 async def write_answers(backend: CheckpointBackend, run_id: str, answers: Sequence[Answer], now: datetime) -> None:
     """Commit answers to what a suspended run waits for; it stays suspended until it is resumed.
 
+    A process that has the run at that moment finds them in its inbox.
+
     Raises:
-        RunBusy: Another process has the run.
+        RunBusy: Another process has the run, and the backend has no inboxes.
         RunNotFound: There is no such run.
         AnswerError: One is not taken; then none is.
     """
@@ -440,7 +449,11 @@ async def write_answers(backend: CheckpointBackend, run_id: str, answers: Sequen
         still = open_requests([*journal, *taken], KINDS)
         return [*taken, RunEnded((), "suspended", summary_of(list(still.values())), None, tuple(still))]
 
-    await write_without_owner(backend, run_id, made)
+    try:
+        await write_without_owner(backend, run_id, made)
+    except RunBusy:
+        if not await send_answers(backend, run_id, answers, now):
+            raise
 
 
 async def write_without_owner(

@@ -137,8 +137,11 @@ class Runs:
         if info.status != "suspended":
             return info
         from noetic_py.engine.journaling.run_history import waiting
+        from noetic_py.runner.inbox import answered_in, received
 
-        return evolve(info, pending=await waiting(self._backend, info.run_id, info.position))
+        pending = await waiting(self._backend, info.run_id, info.position)
+        answered = answered_in(await received(self._backend, info.run_id)) if pending else {}
+        return evolve(info, pending=[each for each in pending if each.key not in answered])
 
     async def wait(self, run_id: str, *, timeout: float | None = None) -> RunInfo:
         """Wait until a run of any process has ended, or waits for an answer; `harness.resume` gives the result.
@@ -181,7 +184,8 @@ class Runs:
 
         Args:
             *answers: All of one run.
-            wait: How many seconds to wait while another process holds the run.
+            wait: How many seconds to wait while another process holds the run, in a backend without inboxes: a folder
+                of files. In the others its next owner finds the answers in the run's inbox, a worker at once.
 
         Returns:
             The run, with what it still waits for.
@@ -191,9 +195,10 @@ class Runs:
             RequestExpired: One came too late.
             AnswerConflict: One says something else than an earlier answer.
             AnswerInvalid: One is of the wrong kind, or the answers are of several runs.
-            RunBusy: Another process holds the run.
+            RunBusy: Another process holds the run, in a folder of files.
             AccessDenied: One is given in another name than that of the principal.
         """
+        from noetic_py.engine.journaling.run_history import store_time
         from noetic_py.runner.lease import when_free, write_answers
 
         runs = {answer.run_id for answer in answers}
@@ -209,7 +214,7 @@ class Runs:
                 f"there is no run {run_id!r}: it is a session's", hint="look at harness.runs.list()"
             )
         await self._get(run_id)
-        now, given = self._runtime.now(), attributed(answers)
+        now, given = await store_time(self._backend, self._runtime), attributed(answers)
         await when_free(lambda: write_answers(self._backend, run_id, given, now), wait, self._runtime)
         return await self._get(run_id)
 

@@ -17,7 +17,7 @@ from attrs import asdict
 from noetic_py import errors
 from noetic_py.checkpoints.contract import CheckpointBackend, Scope
 from noetic_py.core.codec.structure import dump, parse
-from noetic_py.engine.journaling.run_history import OVER
+from noetic_py.engine.journaling.run_history import OVER, store_time
 from noetic_py.engine.stops import ASKED, Asked, asked_in, asked_of, control_of, decision_of
 from noetic_py.journal.records import JournalRecord, RunEnded, check_decision
 from noetic_py.journal.stored import StoredValue
@@ -49,7 +49,7 @@ async def hear(run: Run) -> None:
         found = await store.backend.get(_SCOPE, run.run_id)
         if found is None or (request := _request_of(found))["taken"] is not None:
             return
-        if request["until"] >= run.runtime.now().timestamp():
+        if request["until"] >= (await store_time(store.backend, run.runtime)).timestamp():
             await _answer(run, found, request)
     except Exception:  # noqa: BLE001 # whatever a backend's client raises
         # A store that cannot be reached is asked again; a failed commit has ended the run.
@@ -100,7 +100,7 @@ async def request_stop(backend: CheckpointBackend, run_id: str, asked: Asked, wa
         ConfigError: The value is not of the flow's type; code `"complete"`.
     """
     ends = runtime.monotonic() + wait
-    until = runtime.now().timestamp() + wait
+    until = (await store_time(backend, runtime)).timestamp() + wait
     posted: int | None = None
     try:
         while True:

@@ -312,14 +312,12 @@ class QueueWorker:
         Returns:
             Whether the run could be read; the claim of one that could not is not given up.
         """
-        run_id, backend = claim.lease.run_id, self._backend
+        run_id = claim.lease.run_id
         try:
             if claim.lives > self._lives:
                 await self._fail(claim, f"{claim.lives - 1} workers in a row have died while they had the run")
                 return True
-            signals = await backend.inbox(run_id)
-            read = signals[-1].number if signals else 0
-            await self._carries(ClaimedRun(claim, asked, read), self._flows[claim.queued.flow])
+            await self._carries(ClaimedRun(claim, asked), self._flows[claim.queued.flow])
         except (errors.CheckpointError, errors.ShuttingDown) as error:
             log("runs", WARNING, "run %s is left to other workers: %s", run_id, error.message, where=Where(run_id))
             if not isinstance(error, errors.ShuttingDown | errors.RunBusy | errors.RunNotFound):

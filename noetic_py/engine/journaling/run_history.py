@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from noetic_py.core.budget import NO_USAGE, TokenUsage, Usage
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.structure import dump
 from noetic_py.core.control import Answer, Control, PendingRequest, is_stream
+from noetic_py.core.runtime import Runtime
 from noetic_py.engine.journaling.deliveries import note_former_delivery
 from noetic_py.engine.journaling.fold import FOLDED, Begun, forget_failure, tree
 from noetic_py.engine.journaling.ledger import note_outcome
@@ -82,6 +83,11 @@ async def waiting(backend: CheckpointBackend, run_id: str, position: int) -> lis
         return []
     found = [await record_at(backend, run_id, each, codec) for each in ended.pending]
     return [request_of(record, run_id) for record in found if isinstance(record, Pending)]
+
+
+async def store_time(backend: CheckpointBackend, runtime: Runtime) -> datetime:
+    """The moment that expiry goes by: the store's, where several machines use it, since their clocks may differ."""
+    return datetime.fromtimestamp(await backend.clock(), UTC) if backend.shared else runtime.now()
 
 
 async def end_at(backend: CheckpointBackend, run_id: str, position: int) -> RunEnded | None:
@@ -169,7 +175,7 @@ def answers_for(run_id: str, index: Node, answers: Iterable[Answer], now: dateti
         )
         before = made.get(record.key) or node.answer
         if before is not None:
-            _check_same(before, new)
+            same_answer(before, new)
             continue
         if answer.key not in still:
             raise _not_found(answer, "it is no longer open")
@@ -226,7 +232,12 @@ def _check_answer(answer: Answer, record: Pending) -> None:
         raise AnswerInvalid(f"the answer cannot be stored: {error.message}", path=record.path) from error
 
 
-def _check_same(before: Answered, new: Answered) -> None:
+def same_answer(before: Answered, new: Answered) -> None:
+    """Refuse an answer that says something else than an earlier one.
+
+    Raises:
+        AnswerConflict: It does.
+    """
     said, says = [
         (each.decision, dump(each.value), each.reason, each.arguments and plain(each.arguments))
         for each in (before, new)
@@ -330,7 +341,10 @@ def answer(run_history: RunHistory, kinds: Kinds, run_id: str, answers: Iterable
         AnswerError: One is not taken; then none is.
     """
     made = answers_for(run_id, run_history.index, answers, now)
-    return evolve(run_history, index=tree([*run_history.records, *made], kinds), answered=made) if made else run_history
+    if not made:
+        return run_history
+    answered = [*run_history.answered, *made]
+    return evolve(run_history, index=tree([*run_history.records, *answered], kinds), answered=answered)
 
 
 def take_over(run: Run, run_history: RunHistory) -> None:

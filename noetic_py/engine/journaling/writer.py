@@ -57,12 +57,10 @@ class ClaimedRun:
     Attributes:
         claim: The claim.
         asked: When it was asked for, by the machine's monotonic clock.
-        read: The number of the last signal that waited for the run then.
     """
 
     claim: Claim
     asked: float
-    read: int
 
 
 @frozen(eq=False)
@@ -114,6 +112,7 @@ class RunWriter:
         unread: How many records of the journal this process does not hold, because summaries stand for them.
         hurried: Whether something waits for the next commit that is not to wait for the next step.
         claimed: The claim of the worker that has the run, if it came out of a queue.
+        read: Up to which number its owner has read the signals in its inbox.
     """
 
     def __init__(self, storage: RunStorage, run_id: str, codec: Codec, *, position: int = 0) -> None:
@@ -137,7 +136,7 @@ class RunWriter:
         self._ending: Callable[[Transaction], Transaction] | None = None
         self.metrics: Metrics | None = None
         self.hurried = anyio.Event()
-        self.unread = self.size = 0
+        self.unread = self.size = self.read = 0
         # How many records of the journal have been encoded, and how many of them are in the backend.
         self._staged = position
         self._written = position
@@ -298,15 +297,14 @@ class RunWriter:
         if followed:
             while self._is_too_large():
                 await self._write()
-            self.ending = evolve(self._taken(), release=True)
+            self.ending = evolve(self._taken(), release=True, read=self.read)
             return
-        read = 0 if self.claimed is None else self.claimed.read
         ended = ended and self._may_be_queued
         if ended:
             self.summary_fields = {name: value for name, value in self.summary_fields.items() if name != "queue"}
             self.set_summary()
-        self._ending = partial(evolve, release=True, queued=queued, read=read, ended=ended)
-        while self._written < self._staged or (self.claimed is not None and self._lease is not None):
+        self._ending = partial(evolve, release=True, queued=queued, read=self.read, ended=ended)
+        while self._written < self._staged or ((self.read or self.claimed is not None) and self._lease is not None):
             await self._write()
         self.check()
 

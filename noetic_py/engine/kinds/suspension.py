@@ -23,9 +23,10 @@ from noetic_py.core.events import RequestMade
 from noetic_py.engine.execute import call_from_body
 from noetic_py.engine.frame import Frame, Waiting, acting
 from noetic_py.engine.journaling import ledger
-from noetic_py.engine.journaling.run_history import request_of
+from noetic_py.engine.journaling.run_history import request_of, store_time
 from noetic_py.engine.kind import Kind, Node
 from noetic_py.engine.kinds.output import misfit
+from noetic_py.engine.state import Run
 from noetic_py.errors import AnswerInvalid, ConfigError, Rejected, RequestExpired
 from noetic_py.journal.records import Answered, Pending
 
@@ -81,7 +82,7 @@ async def answer_to(frame: Frame, request: Request, *, problem: str | None = Non
     if known is not None and node is not None and known.digest == digest and problem is None:
         if node.answer is not None:
             return node.answer
-        if known.expires is not None and datetime.fromisoformat(known.expires) <= run.runtime.now():
+        if known.expires is not None and datetime.fromisoformat(known.expires) <= await _now(run):
             raise RequestExpired(
                 f"it was not answered until {known.expires}", path=frame.at, hint="give it more time: expires="
             )
@@ -89,6 +90,10 @@ async def answer_to(frame: Frame, request: Request, *, problem: str | None = Non
     check(frame, request.kind)
     await _ask(frame, request, digest, problem)
     raise Waiting
+
+
+async def _now(run: Run) -> datetime:
+    return run.runtime.now() if run.store is None else await store_time(run.store.backend, run.runtime)
 
 
 def check(frame: Frame, kind: str) -> None:
@@ -126,7 +131,7 @@ def _why_not(frame: Frame) -> str | None:
 async def _ask(frame: Frame, request: Request, digest: str, problem: str | None) -> None:
     """Commit the request with all that stands before it, and say so afterwards."""
     run = frame.x.run
-    now = run.runtime.now()
+    now = await _now(run)
     record = Pending(
         frame.at,
         request.kind,
@@ -206,8 +211,9 @@ async def run_sleep(timer: Timer, frame: Frame) -> None:
     """Wait until a time: in the process, or suspended where a worker has the run, which then has room for others."""
     run, node = frame.x.run, frame.node
     known = None if node is None or node.asked is None else node.asked[0].expires
-    ends = timer.ends(run.runtime.now()) if known is None else datetime.fromisoformat(known)
-    left = (ends - run.runtime.now()).total_seconds()
+    now = await _now(run)
+    ends = timer.ends(now) if known is None else datetime.fromisoformat(known)
+    left = (ends - now).total_seconds()
     if left > _SHORT and run.store is not None and _may_wait(frame):
         if known is None:
             await _ask(frame, Request("timer", (), prompt=f"sleeps until {ends.isoformat()}", expires=left), "", None)
