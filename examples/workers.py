@@ -68,7 +68,7 @@ async def front_end(folder: str) -> None:
             print(f"{run_id}: {(await ours.runs.wait(run_id)).status}")
             second.terminate()
             print("".join(f"  {line}" for line in second.stdout or ()), end="")
-        print(f"the result: {(await ours.resume(run_id, depot)).value}")
+        print(f"the result: {(await ours.result(run_id, depot)).value}")
         print(f"worker 2 ended with exit code {second.returncode}")
 
 

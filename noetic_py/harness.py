@@ -707,6 +707,42 @@ class Harness(Generic[M_co]):
             return registry.deliver(await self._execute(run, plan, None), options.get("on_error", "raise"))
 
     @overload
+    async def result(self: Harness[M], run_id: str, step: Step[Any, R, M, StateBag]) -> RunResult[R, StateBag]: ...
+    @overload
+    async def result(
+        self: Harness[M], run_id: str, step: Step[Any, R, M, S], *, state_type: type[S]
+    ) -> RunResult[R, S]: ...
+    async def result(self, run_id: str, step: object, *, state_type: object = None) -> Any:
+        """The result of a run that another process carries out, such as a worker; waits until it has ended.
+
+        Nothing is run or written here, so that any number of processes may ask.
+
+        Args:
+            run_id: The run.
+            step: The flow it was started with.
+            state_type: The type of its state; needed where no annotation of the flow names it.
+
+        Raises:
+            RunNotFound: There is no such run, or the caller may not read it.
+            Stopped: It has not ended: it waits for an answer, or was cut off and is to be resumed.
+            ReplayDiverged: The flow does something else than the run's journal says.
+            NoeticError: The run broke: the error of the step that broke it.
+        """
+        from noetic_py.runner import lease
+
+        with HIDING:
+            step = require_step(step, "result")
+            info = await self.runs.wait(run_id)
+            if info.status not in ("completed", "aborted"):
+                raise await lease.failure_of(self._needed(), info)
+            # Another task of this process may be reading it.
+            run, plan = await self._reopen(run_id, step, state_type, {"wait": 60.0}, ALLOW_ALL, reads=True)
+            try:
+                return await self._engine.run_flow(run, plan)
+            finally:
+                self._living.remove(run)
+
+    @overload
     def resume_stream(
         self: Harness[M], run_id: str, step: Step[Any, R, M, StateBag], **options: Unpack[ResumeOptions]
     ) -> AbstractAsyncContextManager[registry.RunStream[R, StateBag]]: ...
@@ -762,8 +798,10 @@ class Harness(Generic[M_co]):
         options: Mapping[str, Any],
         access: Authorizer,
         claimed: ClaimedRun | None = None,
+        *,
+        reads: bool = False,
     ) -> tuple[Run, RunPlan]:
-        """Become the owner of a run that was begun before."""
+        """Become the owner of a run that was begun before; or only read it."""
         from noetic_py.engine.journaling.writer import RunStorage
         from noetic_py.runner import lease
 
@@ -779,7 +817,7 @@ class Harness(Generic[M_co]):
         states = [] if state_type is None else [state_type]
         codec = lease.codec_for(step, *states, *self._resources.layers.state_types)
         durability = options.get("durability", "step")
-        storage = RunStorage(backend, durability, None, claimed=claimed, ttl=self._resources.ttl)
+        storage = RunStorage(backend, durability, None, claimed=claimed, ttl=self._resources.ttl, reads=reads)
         # Layers read what their own steps have recorded, and other code is compared with every step.
         summaries = not self._resources.layers.by_id and options.get("on_diverge", "fail") == "fail"
 

@@ -132,6 +132,11 @@ def test_a_run_is_completed_or_wrapped_up(shell: Shell, inside: Inside) -> None:
     assert late.returncode == 1
     assert "it has completed" in late.stderr
 
+    inside.run("run", "flow.py", "go", "--run-id", "three")
+    aborted = inside.run("abort", "three", "--reason", "not this month")
+    assert (aborted.returncode, aborted.stdout) == (0, "three is aborted\n")
+    assert "aborted (not this month)" in inside.run("show", "three").stdout
+
     wrapped = inside.run("wrap-up", "two", "--reason", "the month is over", "--json")
     assert json.loads(wrapped.stdout) == {"run_id": "two", "status": "interrupted"}
     assert "to finish it: noetic resume two" in wrapped.stderr

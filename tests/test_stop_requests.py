@@ -426,6 +426,27 @@ async def test_of_two_that_ask_at_once_one_is_told_that_it_was_late() -> None:
     assert sorted(map(str, told)) == [str(result.value), "late"]
 
 
+async def test_a_run_is_aborted_in_whatever_process_has_it(backend: CheckpointBackend) -> None:
+    @step
+    async def asks(n: int, ctx: Ctx) -> int:
+        return n + await ctx.ask(Ask("How many?", int))
+
+    waiting = Waiting()
+    async with harness(backend) as running, harness(backend) as other:
+        handle = running.start(waiting.flow, 0, run_id="r")
+        await waiting.there.wait()
+        await other.runs.abort("r", "the order was withdrawn")
+        result = await handle.result()
+        assert (result.status, result.reason) == ("aborted", "the order was withdrawn")
+        await running.run(asks, 1, run_id="asked")
+        assert (await other.runs.abort("asked", "no need")).status == "aborted"
+        again = await other.resume("asked", asks)
+        assert (again.status, again.reason, again.pending) == ("aborted", "no need", ())
+        for run_id in ("r", "asked"):
+            with pytest.raises(errors.RunOver):
+                await other.runs.abort(run_id, "once more")
+
+
 @pytest.mark.parametrize("how", ENDS)
 async def test_a_suspended_run_is_ended(backend: CheckpointBackend, how: str) -> None:
     ran: list[str] = []

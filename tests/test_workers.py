@@ -130,6 +130,58 @@ async def test_waiting_for_a_run_of_any_process(store: CheckpointBackend) -> Non
             await front.runs.wait("none")
 
 
+async def test_the_result_of_a_run_that_a_worker_carries_out(store: CheckpointBackend) -> None:
+    counted = 0
+
+    @step
+    async def counts(x: int, ctx: Context[Memory, Tally]) -> int:
+        nonlocal counted
+        counted += 1
+        ctx.state.total = x
+        return 2 * x
+
+    flows = {"counts": counts, "buy": buy, "broken": broken}
+    async with a_harness(store, flows=flows) as front:
+        run_id = await front.submit(counts, 21, state=Tally())
+        asking, broke = await front.submit(buy, "tea"), await front.submit(broken, 1)
+        over = await front.submit(counts, 4, state=Tally(), at=HOUR)
+        await front.runs.abort(over, "no budget")
+        found: list[int] = []
+
+        async def read() -> None:
+            found.append((await front.result(run_id, counts)).value)
+
+        async with working(store, flows), anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(read)
+            result = await front.result(run_id, counts)
+            with pytest.raises(errors.StepFailed, match="ValueError: no"):
+                await front.result(broke, broken)
+            with pytest.raises(errors.Suspended, match="waits for an answer"):
+                await front.result(asking, buy)
+        assert (result.value, result.state, result.steps, found) == (42, Tally(21), 1, [42, 42, 42])
+        # Nothing was written, and no body has begun again.
+        assert (await front.runs.get(run_id)).position == result.checkpoint.position
+        assert (await front.runs.get(broke)).status == "failed"
+        assert counted == 1
+        stopped = await front.result(over, counts)
+        assert (stopped.status, stopped.reason) == ("aborted", "no budget")
+        with pytest.raises(errors.RunNotFound):
+            await front.result("none", counts)
+        with pytest.raises(errors.ReplayDiverged):
+            await front.result(run_id, buy)
+
+
+async def test_a_result_is_read_while_another_process_reads_it(store: CheckpointBackend) -> None:
+    async with a_harness(store) as harness:
+        run_id = (await harness.run(buy, "tea")).run_id
+        await harness.runs.complete(run_id, "sold out")
+        lease = await store.acquire(run_id, ttl=30.0)
+        # A value from outside: the step that asks has no output of its own.
+        assert (await harness.result(run_id, buy)).value == "sold out"
+        await store.release(lease)
+
+
 async def test_waiting_goes_on_while_a_run_is_handed_over(store: CheckpointBackend) -> None:
     began = anyio.Event()
 

@@ -98,6 +98,13 @@ async def wrap_up(db: str | None, name: str, reason: str, wait: float, *, as_jso
     return code
 
 
+async def abort(db: str | None, name: str, reason: str, wait: float, *, as_json: bool) -> int:
+    """End a run for good."""
+    async with read_runs(db) as (runs, _):
+        info = await runs.abort((await find(runs, name)).run_id, reason, wait=wait)
+    return _stopped(info, "aborted", as_json=as_json)
+
+
 def _stopped(info: RunInfo, what: str, *, as_json: bool) -> int:
     write_out(json.dumps({"run_id": info.run_id, "status": info.status}) if as_json else f"{info.run_id} is {what}")
     return 0

@@ -323,6 +323,21 @@ def wrap_up(
 
 
 @app.command()
+def abort(
+    name: RunName,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")] = "aborted",
+    wait: Wait = 10.0,
+    db: Database = None,
+    json: Json = False,
+    trace: Trace = False,
+) -> None:
+    """End a run for good, without a value, whether it runs in any process, waits or is queued."""
+    from noetic_py.cli import answering, stored_runs
+
+    raise typer.Exit(stored_runs.run_async(lambda: answering.abort(db, name, reason, wait, as_json=json), trace=trace))
+
+
+@app.command()
 def verify(
     name: RunName,
     anchor: Annotated[

@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 from itertools import chain
 from logging import WARNING
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -57,15 +57,26 @@ from noetic_py.engine.state import Run, budget_of, limits_of
 from noetic_py.errors import (
     CodecError,
     ConfigError,
+    Interrupted,
+    NoeticError,
     PositionConflict,
     ReplayDiverged,
     RequestNotFound,
     RunBusy,
     RunNotFound,
+    Suspended,
 )
 from noetic_py.journal.changes import ViewState, last_views
 from noetic_py.journal.fields import refuse_transformed, summary_fields
-from noetic_py.journal.records import JournalRecord, Opening, RunBegun, RunEnded, StepFinished, dump_record
+from noetic_py.journal.records import (
+    AttemptFailed,
+    JournalRecord,
+    Opening,
+    RunBegun,
+    RunEnded,
+    StepFinished,
+    dump_record,
+)
 from noetic_py.journal.run_summary import PlainCodec, forked_from
 from noetic_py.journal.session_stream import StoredState, read_conversation
 from noetic_py.journal.stored import Head, Lease, Record, Signal, Transaction
@@ -74,6 +85,9 @@ from noetic_py.memory.projector import Recorded
 from noetic_py.memory.view_state import decisive, recorded_of
 from noetic_py.runner.inbox import heard, received, send_answers
 from noetic_py.steps.flow import Settled
+
+if TYPE_CHECKING:
+    from noetic_py.runner.runs import RunInfo
 
 # Seconds between two looks at a run that another owner has.
 _FIRST_PAUSE = 0.05
@@ -362,6 +376,30 @@ async def when_free(take: Callable[[], Awaitable[T]], wait: float, runtime: Runt
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 
+async def failure_of(backend: CheckpointBackend, info: RunInfo) -> NoeticError:
+    """Why a run has no result: what broke it, or how it stands.
+
+    Raises:
+        CodecError: Its journal cannot be read.
+    """
+    journal = await read_journal(backend, info.run_id, PlainCodec())
+    last = journal[-1] if journal else None
+    ended = last if isinstance(last, RunEnded) else None
+    reason = "it has no end yet" if ended is None or ended.reason is None else ended.reason
+    if ended is not None and ended.control is not None and ended.control.error is not None:
+        return ended.control.error
+    match info.status:
+        case "suspended":
+            hint = f"harness.runs.get({info.run_id!r}).pending, then harness.runs.answer(...)"
+            return Suspended(f"run {info.run_id!r} waits for an answer: {reason}", hint=hint)
+        case "failed" | "budget_exceeded":
+            errors = [each.error for each in journal if isinstance(each, AttemptFailed) and each.final]
+            found = [error for error in errors if error.message == reason]
+            return found[-1] if found else NoeticError(reason, hint="harness.resume(...) tries it once more")
+        case _:
+            return Interrupted(f"run {info.run_id!r} is {info.status}: {reason}", hint="harness.resume(...) goes on")
+
+
 async def go_on(
     run: Run, run_history: RunHistory, step: AnyStep, codec: Codec, storage: RunStorage, options: Any
 ) -> RunPlan:
@@ -402,22 +440,18 @@ async def go_on(
         run_history,
     )
     run.forked = () if started.run_id == run.run_id else await _forked(storage.backend, run.run_id)
+    store = _writer(run, storage, codec, step.id, opening.source, position=run_history.position)
+    store.read = signals[-1].number if signals else 0
+    if storage.reads:
+        _continue(run, run_history, store, view)
+        return plan
     # Last, so that whatever is wrong with the call leaves the run free.
     lease, head, asked = await _owned(storage, run.run_id)
-    if head is None or head.position != run_history.position:
-        await release_lease(storage.backend, lease)
-        raise RunBusy(f"run {run.run_id!r} was written by another owner just now", hint="try again")
-    store = _writer(run, storage, codec, step.id, opening.source, position=head.position)
-    store.own(lease, asked)
-    store.read = signals[-1].number if signals else 0
-    ended = run_history.ended
-    if ended is not None and ended.control is not None and ended.control.shutdown is not None:
-        # It goes on, and so a shutdown has not the last word any more.
-        store.set_summary()
     try:
-        run.keep_in(store)
-        take_over(run, run_history)
-        run.views = last_views(run_history.records, view)
+        if head is None or head.position != run_history.position:
+            raise RunBusy(f"run {run.run_id!r} was written by another owner just now", hint="try again")
+        store.own(lease, asked)
+        _continue(run, run_history, store, view)
         if run_history.answered:
             # Before anything is done because of them.
             await store.commit(run.journal, force=True)
@@ -426,6 +460,17 @@ async def go_on(
         raise
     _log_unknown(run.run_id, run_history)
     return plan
+
+
+def _continue(run: Run, run_history: RunHistory, store: RunWriter, view: ViewState) -> None:
+    """Let a run continue where its journal ends."""
+    ended = run_history.ended
+    if ended is not None and ended.control is not None and ended.control.shutdown is not None:
+        # It goes on, and so a shutdown has not the last word any more.
+        store.set_summary()
+    run.keep_in(store)
+    take_over(run, run_history)
+    run.views = last_views(run_history.records, view)
 
 
 async def write_answers(backend: CheckpointBackend, run_id: str, answers: Sequence[Answer], now: datetime) -> None:

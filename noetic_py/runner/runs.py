@@ -144,7 +144,7 @@ class Runs:
         return evolve(info, pending=[each for each in pending if each.key not in answered])
 
     async def wait(self, run_id: str, *, timeout: float | None = None) -> RunInfo:
-        """Wait until a run of any process has ended, or waits for an answer; `harness.resume` gives the result.
+        """Wait until a run of any process has ended, or waits for an answer; `harness.result` gives the result.
 
         Args:
             run_id: The run.
@@ -268,6 +268,27 @@ class Runs:
 
         await require_run(self._access, self._backend, run_id, "complete")
         return await self._stop(run_id, Asked("wrap_up", None, reason), wait)
+
+    async def abort(self, run_id: str, reason: str, *, wait: float = 10.0) -> RunInfo:
+        """End a run for good, without a value, whatever process has it; one that waits, or that is queued, too.
+
+        Args:
+            run_id: The run.
+            reason: Why.
+            wait: How many seconds the process that has the run has to take it; it looks about once a second.
+
+        Returns:
+            The run, as it is then: one that was stopped in another process may take a moment to end.
+
+        Raises:
+            RunNotFound: There is no such run.
+            RunOver: It has ended, or is being stopped in another way.
+            RunBusy: The process that has the run has not answered in time; then nothing is asked for any more.
+        """
+        from noetic_py.engine.stops import Asked
+
+        await require_run(self._access, self._backend, run_id, "abort")
+        return await self._stop(run_id, Asked("abort", None, reason), wait)
 
     async def _stop(self, run_id: str, asked: Asked, wait: float) -> RunInfo:
         from noetic_py.engine.stops import asked_by

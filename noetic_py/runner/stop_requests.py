@@ -185,7 +185,8 @@ async def _write(backend: CheckpointBackend, run_id: str, asked: Asked) -> None:
         RunBusy: One has it.
         RunOver: It has ended.
     """
-    status: RunStatus = "completed" if asked.rule.completes else "interrupted"
+    # A wrap-up is left to the process that goes on with the run.
+    status: RunStatus = "interrupted" if asked.rule.wraps_up else asked.rule.status
 
     def made(journal: Sequence[JournalRecord]) -> Sequence[JournalRecord]:
         known = asked_in(journal)
@@ -196,7 +197,7 @@ async def _write(backend: CheckpointBackend, run_id: str, asked: Asked) -> None:
             raise _over(run_id, f"it has {last.status}")
         if known is not None and (not known.rule.wraps_up or asked.rule.wraps_up):
             raise _over(run_id, "it is being stopped already")
-        reason = asked.reason if asked.rule.completes else f"to be wrapped up when it is resumed: {asked.reason}"
+        reason = asked.reason if not asked.rule.wraps_up else f"to be wrapped up when it is resumed: {asked.reason}"
         return [decision_of(asked), RunEnded((), status, without_secrets(reason), None)]
 
     await write_without_owner(backend, run_id, made, status)

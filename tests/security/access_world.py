@@ -262,6 +262,11 @@ async def resume_with_answers(w: World) -> object:
     return (await w.harness.resume(w.paying, pays, answers=await w.answers())).value
 
 
+@deed("Harness.result", "read")
+async def result(w: World) -> object:
+    return (await w.harness.result(w.stored, hello)).status
+
+
 @deed("Harness.resume_stream", "read", "resume")
 async def resume_stream(w: World) -> object:
     async with w.harness.resume_stream(w.paying, pays) as found:
@@ -377,6 +382,11 @@ async def complete(w: World) -> object:
 @deed("Runs.wrap_up", "read", "complete")
 async def wrap_up(w: World) -> object:
     return (await w.harness.runs.wrap_up(w.paying, "enough")).run_id
+
+
+@deed("Runs.abort", "read", "abort")
+async def abort_stored(w: World) -> object:
+    return (await w.harness.runs.abort(w.paying, "enough")).status
 
 
 @deed("Runs.delete", "read", "delete", nothing=None)

@@ -77,6 +77,7 @@ class RunStorage:
         queued: Where a new run waits for a worker that begins it; `None` where this process does.
         claimed: The claim of the worker that goes on with it.
         ttl: Seconds after which it may be taken over when its owner is silent.
+        reads: Whether only the result of a run that is over is asked for: then nothing is written, without a lease.
     """
 
     backend: CheckpointBackend
@@ -88,6 +89,7 @@ class RunStorage:
     queued: Queued | None = None
     claimed: ClaimedRun | None = None
     ttl: float = TTL
+    reads: bool = False
 
 
 def fit_together(*transactions: Transaction) -> bool:
@@ -126,6 +128,7 @@ class RunWriter:
         self.backend = storage.backend
         self.ending: Transaction | None = None
         self.claimed = storage.claimed
+        self._reads = storage.reads
         self._ttl = storage.ttl
         self._turn = storage.turn
         self._queued = storage.queued
@@ -419,6 +422,9 @@ class RunWriter:
                 waited_for.set()
 
     async def _append(self, taken: Transaction) -> None:
+        if self._reads:
+            self._written = taken.expected_position + len(taken.records)
+            return
         if self._ending is not None and not self._queue:
             await self._measured(partial(self.backend.commit, [self._ending(taken)]))
             self._lease = None
