@@ -149,12 +149,12 @@ async def test_the_result_of_a_run_that_a_worker_carries_out(store: CheckpointBa
         found: list[int] = []
 
         async def read() -> None:
-            found.append((await front.result(run_id, counts)).value)
+            found.append((await front.result(run_id, counts, state_type=Tally)).value)
 
         async with working(store, flows), anyio.create_task_group() as group:
             for _ in range(3):
                 group.start_soon(read)
-            result = await front.result(run_id, counts)
+            result = await front.result(run_id, counts, state_type=Tally)
             with pytest.raises(errors.StepFailed, match="ValueError: no"):
                 await front.result(broke, broken)
             with pytest.raises(errors.Suspended, match="waits for an answer"):
@@ -164,10 +164,10 @@ async def test_the_result_of_a_run_that_a_worker_carries_out(store: CheckpointBa
         assert (await front.runs.get(run_id)).position == result.checkpoint.position
         assert (await front.runs.get(broke)).status == "failed"
         assert counted == 1
-        stopped = await front.result(over, counts)
+        stopped = await front.result(over, counts, state_type=Tally)
         assert (stopped.status, stopped.reason) == ("aborted", "no budget")
         with pytest.raises(errors.RunNotFound):
-            await front.result("none", counts)
+            await front.result("none", buy)
         with pytest.raises(errors.ReplayDiverged):
             await front.result(run_id, buy)
 

@@ -111,10 +111,10 @@ async def claim_one(
         return None
     # When the run suspends, its place says when it goes on.
     queued = place_in(str(queue), step, flows, 0.0, 0)
-    signals, now = await backend.inbox(run_id), await backend.clock()
+    now = await backend.clock()
     asked = SYSTEM.monotonic()
     lease = await backend.acquire(run_id, ttl=ttl)
-    return ClaimedRun(Claim(lease, queued, 1, now), asked, signals[-1].number if signals else 0)
+    return ClaimedRun(Claim(lease, queued, 1, now), asked)
 
 
 async def when_of(at: object, backend: CheckpointBackend) -> float:
