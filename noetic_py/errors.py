@@ -459,12 +459,18 @@ class BudgetExceeded(NoeticError):
         limit: The limit of the budget that refused, in the dimension's unit (USD, tokens, seconds, count).
         requested: What would have been reserved.
         settled: What that budget had already spent.
+        shared: The name of the shared budget that refused; `None` for a budget of a run or of a harness.
+        period: Which of its periods, such as `"2026-11"`.
+        reserved: What runs, this one among them, held of it for work under way.
     """
 
     dimension: str
     limit: int | float | Decimal
     requested: int | float | Decimal
     settled: int | float | Decimal
+    shared: str | None
+    period: str | None
+    reserved: int | float | Decimal
 
     def __init__(
         self,
@@ -473,13 +479,25 @@ class BudgetExceeded(NoeticError):
         limit: int | float | Decimal,
         requested: int | float | Decimal,
         settled: int | float | Decimal,
+        shared: str | None = None,
+        period: str | None = None,
+        reserved: int | float | Decimal = 0,
         path: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(
-            f"budget of {limit} {dimension} reached: {settled} spent, {requested} more asked for",
-            path=path,
-            hint=f"raise {dimension.partition(':')[0]}= of the budget, or give it wrap_up= and reserve=",
-        )
+        keyword = dimension.partition(":")[0]
+        if shared is None:
+            text = f"budget of {limit} {dimension} reached: {settled} spent, {requested} more asked for"
+            hint = f"raise {keyword}= of the budget, or give it wrap_up= and reserve="
+        else:
+            text = (
+                f"shared budget {shared!r} of {limit} {dimension} reached (period {period}): {settled} spent, "
+                f"{reserved} reserved by runs, {requested} more asked for"
+            )
+            hint = f"raise {keyword}= of the shared budget, or resume the run in the next period; see noetic budgets"
+        super().__init__(text, path=path, hint=hint)
+        self.shared = shared
+        self.period = period
+        self.reserved = reserved
         self.dimension = dimension
         self.limit = limit
         self.requested = requested

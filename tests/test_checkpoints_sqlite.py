@@ -25,6 +25,8 @@ import pytest
 
 from noetic_py import Harness
 from noetic_py.checkpoints import (
+    BudgetChange,
+    BudgetRow,
     CheckpointBackend,
     Head,
     InMemoryBackend,
@@ -1084,7 +1086,8 @@ async def test_writers_of_two_processes_take_turns_without_long_waits(tmp_path: 
         assert looks == [store._POLL]
 
 
-_BEFORE_QUEUES = "DROP TABLE queued; DROP TABLE signals; PRAGMA user_version = 2;"
+_BEFORE_BUDGETS = "DROP TABLE budgets; PRAGMA user_version = 3;"
+_BEFORE_QUEUES = _BEFORE_BUDGETS + "DROP TABLE queued; DROP TABLE signals; PRAGMA user_version = 2;"
 _FIRST_VERSION = """
     ALTER TABLE transactions RENAME TO newer;
     CREATE TABLE transactions (
@@ -1099,7 +1102,9 @@ _FIRST_VERSION = """
 """
 
 
-@pytest.mark.parametrize("before", [_BEFORE_QUEUES, _BEFORE_QUEUES + _FIRST_VERSION], ids=["2", "1"])
+@pytest.mark.parametrize(
+    "before", [_BEFORE_BUDGETS, _BEFORE_QUEUES, _BEFORE_QUEUES + _FIRST_VERSION], ids=["3", "2", "1"]
+)
 async def test_a_file_of_an_earlier_version_becomes_one_of_this(tmp_path: Path, before: str) -> None:
     path = tmp_path / "runs.db"
     async with SqliteBackend(path) as backend:
@@ -1114,9 +1119,29 @@ async def test_a_file_of_an_earlier_version_becomes_one_of_this(tmp_path: Path, 
         async with SqliteBackend(path) as backend:
             assert [await everything(backend, run_id) for run_id in ("r", "f")] == written
             assert await backend.send("r", "k", b"x")
+            assert list(await backend.budgets()) == []
     with closing(sqlite3.connect(path)) as connection:
         assert {sql: name for name, sql in connection.execute("SELECT name, sql FROM sqlite_master")} == tables
         assert connection.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
+
+
+async def test_a_budget_survives_its_process_and_its_damage_is_found(tmp_path: Path) -> None:
+    path, changed = tmp_path / "runs.db", BudgetChange("team", "2026-11", {"steps": 1}, {"tokens": 5}, {"steps": 9})
+    async with SqliteBackend(path) as backend:
+        await backend.commit([Transaction("r", 0, 0, [record("x")], budgets=[changed])])
+    async with SqliteBackend(path) as backend:
+        (row,) = await backend.budgets()
+        assert row == BudgetRow("team", "2026-11", {"steps": 9}, {"steps": 1}, {"r": {"tokens": 5}})
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE budgets SET body = replace(body, '\"1\"', '\"0\"')")
+        connection.execute("UPDATE budgets SET body = CAST(body AS BLOB)")
+        connection.commit()
+    async with SqliteBackend(path) as backend:
+        with pytest.raises(CorruptRecord, match="shared budget 'team'"):
+            await backend.budgets()
+        with pytest.raises(CorruptRecord, match="shared budget 'team'"):
+            await backend.commit([Transaction("r", 1, 0, [], budgets=[changed])])
+        assert (await everything(backend, "r")) == [record("x")]
 
 
 async def test_a_queue_survives_its_process(tmp_path: Path) -> None:

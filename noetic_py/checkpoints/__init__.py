@@ -9,6 +9,8 @@ from noetic_py.checkpoints.contract import BackendDurability, CheckpointBackend,
 from noetic_py.checkpoints.memory import InMemoryBackend
 from noetic_py.checkpoints.spec import backend_from
 from noetic_py.journal.stored import (
+    BudgetChange,
+    BudgetRow,
     Claim,
     Head,
     Lease,
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Anchor",
     "BackendDurability",
+    "BudgetChange",
+    "BudgetRow",
     "CheckedRecord",
     "CheckpointBackend",
     "Claim",

@@ -31,6 +31,7 @@ from noetic_py.checkpoints.contract import BackendDurability, Scope
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.errors import LeaseLost, StoreUnavailable
 from noetic_py.journal.stored import (
+    BudgetRow,
     Claim,
     Head,
     Lease,
@@ -447,6 +448,10 @@ class BlockingStore(Protocol):
         """A page of a run's signals."""
         ...
 
+    def budgets(self, name: str | None, since: str, /) -> Sequence[BudgetRow]:
+        """The rows of shared budgets."""
+        ...
+
     def get(self, scope: Scope, key: str, /) -> StoredValue | None:
         """The value of a key."""
         ...
@@ -581,8 +586,9 @@ class StoreBackend(ABC, Generic[S]):
             CheckpointFailed: It was not taken, and why.
             CodecError: A record holds a reference and no payload.
             LimitExceeded: All of it together is too large.
+            BudgetExceeded: A shared budget would pass a limit.
             ConfigError: Two transactions are of the same run, code `"commit"`; or the backend has no queues, code
-                `"queues"`.
+                `"queues"`, or no shared budgets, code `"budgets"`.
         """
         given = tuple(transactions)
         checks.check_apart(given)
@@ -590,6 +596,7 @@ class StoreBackend(ABC, Generic[S]):
             if each.acquire is not None:
                 checks.check_ttl(each.acquire)
         size = sum(map(self._size, given)) + sum(checks.check_queued(each, self._largest) for each in given)
+        size += sum(map(checks.check_budgets, given))
         checks.check_size(size, self._largest)
         return await self._commit(given, size, self._runtime.now())
 
@@ -772,6 +779,20 @@ class StoreBackend(ABC, Generic[S]):
         checks.check_page(after, limit)
         return await self._do(lambda store: store.inbox(run_id, min(after, LARGEST), min(limit, FARTHEST)))
 
+    # -- shared budgets
+
+    async def budgets(self, *, name: str | None = None, since: str = "") -> Sequence[BudgetRow]:
+        """The rows of shared budgets, by name and period.
+
+        Raises:
+            ConfigError: The backend has no shared budgets; code `"budgets"`.
+        """
+        if name is not None:
+            checks.check_id(name, "budget")
+        if since:
+            checks.check_id(since, "period")
+        return await self._do(lambda store: store.budgets(name, since))
+
     # -- scoped values
 
     async def get(self, scope: Scope, key: str) -> StoredValue | None:
@@ -869,7 +890,7 @@ class EmbeddedStore(BlockingStore, Protocol):
         ...
 
     def enqueue(self, given: Transaction, now: datetime, /) -> None:
-        """Do what a transaction says of queues and inboxes, once its records were appended."""
+        """Do what a transaction says of queues, inboxes and budgets, once its records were appended."""
         ...
 
 

@@ -173,6 +173,7 @@ MAX_BYTES = 64 * 1024 * 1024
 
 _LATEST = 253_402_300_800.0
 """The year 10000, in seconds since 1970: the end of what `datetime` knows."""
+_MAX_AMOUNT = 2**53
 _MAX_PRIORITY = 1_000_000
 _ELSEWHERE = "keep large values in files, and store their names"
 
@@ -374,6 +375,41 @@ def no_queues(where: str) -> errors.ConfigError:
     """The error of a backend without queues."""
     return errors.ConfigError(
         f"{where} has no queues", code="queues", hint="use SQLite, PostgreSQL or Redis for runs that workers carry out"
+    )
+
+
+def check_budgets(given: Transaction) -> int:
+    """Refuse an invalid change of a shared budget.
+
+    Returns:
+        About how many bytes its changes have.
+
+    Raises:
+        InvalidId: A name is not text that can be stored.
+        ConfigError: An amount is not a whole number from 0 to 2**53; code `"budgets"`.
+    """
+    size = 0
+    for change in given.budgets:
+        check_id(change.name, "budget")
+        check_id(change.period, "period")
+        for amounts in (change.spent, change.held or {}, change.limits):
+            for name, amount in amounts.items():
+                check_id(name, "dimension", longest=MAX_KEY)
+                if type(amount) is not int or not 0 <= amount <= _MAX_AMOUNT:
+                    raise errors.ConfigError(
+                        f"{name}={amount!r} is not a valid amount of a shared budget; expected a whole number from 0 "
+                        "to 2**53",
+                        code="budgets",
+                        hint="money is counted in billionths of a USD",
+                    )
+                size += len(name) + 20
+    return size
+
+
+def no_budgets(where: str) -> errors.ConfigError:
+    """The error of a backend without shared budgets."""
+    return errors.ConfigError(
+        f"{where} has no shared budgets", code="budgets", hint="use SQLite, PostgreSQL or Redis to share a budget"
     )
 
 

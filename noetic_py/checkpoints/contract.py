@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Literal, Protocol, Self, TypeAlias
 
 from noetic_py.journal.stored import (
+    BudgetRow,
     Claim,
     Head,
     Lease,
@@ -124,8 +125,9 @@ class CheckpointBackend(Protocol):
             CheckpointFailed: It was not taken, and why.
             CodecError: A record holds what this backend cannot store.
             LimitExceeded: All of it together is too large.
+            BudgetExceeded: A shared budget would pass a limit; where several things are wrong, the others come first.
             ConfigError: Two transactions are of the same run, code `"commit"`; or the backend has no queues, code
-                `"queues"`.
+                `"queues"`, or no shared budgets, code `"budgets"`.
         """
         ...
 
@@ -308,6 +310,20 @@ class CheckpointBackend(Protocol):
             run_id: The run.
             after: The number of the last signal of the page before.
             limit: How many at most.
+        """
+        ...
+
+    # -- shared budgets
+
+    async def budgets(self, *, name: str | None = None, since: str = "") -> Sequence[BudgetRow]:
+        """The rows of shared budgets, by name and period; only commits change them.
+
+        Args:
+            name: Only those with this name.
+            since: Only those whose period is this one, or comes behind it in the order of texts.
+
+        Raises:
+            ConfigError: The backend has no shared budgets; code `"budgets"`.
         """
         ...
 

@@ -9,6 +9,7 @@ from typing import Self
 
 from noetic_py.checkpoints.contract import BackendDurability, CheckpointBackend, Scope
 from noetic_py.journal.stored import (
+    BudgetRow,
     Claim,
     Head,
     Lease,
@@ -167,6 +168,10 @@ class DelegatingBackend:
     async def inbox(self, run_id: str, *, after: int = 0, limit: int = 100) -> Sequence[Signal]:
         """A page of the signals that wait for a run."""
         return await self.inner.inbox(run_id, after=after, limit=limit)
+
+    async def budgets(self, *, name: str | None = None, since: str = "") -> Sequence[BudgetRow]:
+        """The rows of shared budgets."""
+        return await self.inner.budgets(name=name, since=since)
 
     async def get(self, scope: Scope, key: str) -> StoredValue | None:
         """The value of a key."""

@@ -10,12 +10,13 @@ from typing import TypeVar
 from anyio.lowlevel import checkpoint
 from attrs import define, field
 
-from noetic_py.checkpoints import checks
+from noetic_py.checkpoints import budgets, checks
 from noetic_py.checkpoints.adapter import PrunePage, StoreBackend, commit_in_turn, queue_stats, woken
 from noetic_py.checkpoints.contract import BackendDurability, Scope
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.errors import StoreUnavailable
 from noetic_py.journal.stored import (
+    BudgetRow,
     Claim,
     Head,
     Lease,
@@ -74,6 +75,7 @@ class MemoryStore:
         self._clock = clock
         self.runs: dict[str, _Journal] = {}
         self.values: dict[Scope, dict[str, StoredValue]] = {}
+        self.shared: dict[tuple[str, str], BudgetRow] = {}
         self._ticks = 0
 
     def _tick(self) -> int:
@@ -118,7 +120,10 @@ class MemoryStore:
             if each.acquire is not None and run is not None and self._is_held(run):
                 raise checks.is_owned("its lease to run out")
             checks.check_turn(each, position, fence)
-        return commit_in_turn(self, given, now)
+        rows = budgets.rows_after(given, self.shared)
+        leases = commit_in_turn(self, given, now)
+        self.shared.update(rows)
+        return leases
 
     def read(self, run_id: str, after: int, limit: int) -> Sequence[Record]:
         """A page of records."""
@@ -294,6 +299,13 @@ class MemoryStore:
         """A page of a run's signals."""
         run = self.runs.get(run_id)
         return () if run is None else [each for each in run.signals.values() if each.number > after][:limit]
+
+    # -- shared budgets
+
+    def budgets(self, name: str | None, since: str) -> Sequence[BudgetRow]:
+        """The rows of shared budgets."""
+        rows = sorted(self.shared.items())
+        return [row for (own, period), row in rows if name in (None, own) and period >= since]
 
     # -- scoped values
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -67,6 +67,55 @@ class Signal:
 
 
 @frozen
+class BudgetChange:
+    """What a run's owner changes of a shared budget: what the run has spent, and what it holds for work under way.
+
+    Amounts are whole numbers by dimension; `cost` is in billionths of a USD.
+
+    Attributes:
+        name: The budget's name.
+        period: Which of its periods, such as `"2026-11"`; each has a row of its own.
+        spent: What is added to the row's usage.
+        held: What the run holds from now on, in place of what it held; `None` leaves that.
+        limits: Limits of the sum of what is used and held. A change that raises the sum above one is refused.
+    """
+
+    name: str
+    period: str
+    spent: Mapping[str, int] = field(factory=dict[str, int])
+    held: Mapping[str, int] | None = None
+    limits: Mapping[str, int] = field(factory=dict[str, int])
+
+
+@frozen
+class BudgetRow:
+    """A shared budget in one of its periods; amounts are as in a `BudgetChange`.
+
+    Attributes:
+        name: The budget's name.
+        period: The period.
+        limits: The limits as the last change that had some named them.
+        used: What was used.
+        held: What runs hold for work under way, by their ids.
+    """
+
+    name: str
+    period: str
+    limits: Mapping[str, int] = field(factory=dict[str, int])
+    used: Mapping[str, int] = field(factory=dict[str, int])
+    held: Mapping[str, Mapping[str, int]] = field(factory=dict[str, Mapping[str, int]])
+
+    @property
+    def reserved(self) -> Mapping[str, int]:
+        """What all runs hold together."""
+        total: dict[str, int] = {}
+        for amounts in self.held.values():
+            for name, amount in amounts.items():
+                total[name] = total.get(name, 0) + amount
+        return total
+
+
+@frozen
 class Transaction:
     """What is appended to one run, whole or not at all.
 
@@ -85,6 +134,7 @@ class Transaction:
             to sleep may be claimed at once.
         signals: What is sent to other runs. One that is not there gets nothing.
         ended: Whether the run has ended: it leaves its queue, and its inbox is emptied.
+        budgets: What changes of shared budgets.
     """
 
     run_id: str
@@ -99,11 +149,12 @@ class Transaction:
     read: int = 0
     signals: Sequence[Signal] = ()
     ended: bool = False
+    budgets: Sequence[BudgetChange] = ()
 
     @property
     def only_appends(self) -> bool:
-        """Whether it leaves queues and inboxes as they are."""
-        return self.queued is None and not self.read and not self.signals and not self.ended
+        """Whether it leaves queues, inboxes and shared budgets as they are."""
+        return self.queued is None and not (self.read or self.signals or self.ended or self.budgets)
 
 
 @frozen

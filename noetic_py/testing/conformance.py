@@ -20,8 +20,8 @@ class TestMyBackend(BackendContract):
         await self.runtime.advance(3600.0)
 ```
 
-A backend that has queues for workers adds `QueueContract`, one that outlives its process `LastingContract`, and one
-whose stored bytes a test can reach `DamageContract`.
+A backend that has queues for workers and shared budgets adds `QueueContract`, one that outlives its process
+`LastingContract`, and one whose stored bytes a test can reach `DamageContract`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from noetic_py.checkpoints.contract import CheckpointBackend
+from noetic_py.testing._conformance.budgets import Budgets
 from noetic_py.testing._conformance.concurrency import Cancelling, Concurrency
 from noetic_py.testing._conformance.durability import Damaging, Reopening
 from noetic_py.testing._conformance.ids import HostileIds
@@ -62,8 +63,11 @@ class BackendContract(Journals, Leases, Values, HostileIds, Concurrency, Cancell
         raise NotImplementedError("lapse(backend) has to let every lease of `backend` end that was not released")
 
 
-class QueueContract(Queues):
-    """The contract of a backend with queues and inboxes; one without raises `ConfigError`, code `"queues"`."""
+class QueueContract(Queues, Budgets):
+    """The contract of a backend with queues, inboxes and shared budgets.
+
+    One without raises `ConfigError`, code `"queues"` or `"budgets"`.
+    """
 
     def make(self, folder: Path) -> CheckpointBackend:
         """Make a backend that was not used yet.

@@ -20,6 +20,7 @@ from noetic_py.checkpoints.files.folder import Folder, decode_file, encode_file,
 from noetic_py.checkpoints.locks import sync_folder
 from noetic_py.errors import CorruptRecord
 from noetic_py.journal.stored import (
+    BudgetRow,
     Claim,
     Head,
     Lease,
@@ -624,7 +625,9 @@ class FileStore(FileValues):
     # -- queues and inboxes: a folder has none, as a claim would have to read every run
 
     def enqueue(self, given: Transaction, now: datetime) -> None:
-        """Refuse to queue a run, and to send a signal."""
+        """Refuse to queue a run, to send a signal, and to change a shared budget."""
+        if given.budgets:
+            raise checks.no_budgets("a folder of files")
         if given.queued is not None or given.signals:
             raise checks.no_queues("a folder of files")
 
@@ -645,6 +648,10 @@ class FileStore(FileValues):
     def inbox(self, run_id: str, after: int, limit: int) -> Sequence[Signal]:
         """There are no signals."""
         return ()
+
+    def budgets(self, name: str | None, since: str) -> Sequence[BudgetRow]:
+        """Refuse to look at shared budgets, whose changes would not be one write with those of a run."""
+        raise checks.no_budgets("a folder of files")
 
     def _holds(self, run: journals.RunHead | None, lease: Lease) -> bool:
         return run is not None and (run.fence, run.owner) == (lease.fence, self._folder.locks.owner)

@@ -18,7 +18,7 @@ from attrs import define, field, frozen
 from noetic_py.checkpoints.checks import NO_DESCRIPTORS, has_descriptors
 from noetic_py.checkpoints.locks import Locks, from_os, make_folder, sync_folder
 from noetic_py.errors import CheckpointError, CorruptRecord, StoreUnavailable
-from noetic_py.journal.stored import Lease
+from noetic_py.journal.stored import Lease, Queued
 
 # Code: reason, what happened, what to do.
 _SQLITE: dict[int, tuple[str, str, str]] = {
@@ -157,6 +157,11 @@ class QueuedRow:
     lives: int
     crc: int
 
+    @property
+    def place(self) -> Queued:
+        """The run's place, as it is told."""
+        return Queued(self.queue, self.flow, None if self.at is None else self.at / 1_000_000, self.priority)
+
 
 class Sums:
     """Checksums of rows. They begin at the file's salt and take a row's place in, so a row of elsewhere has another.
@@ -205,6 +210,11 @@ class Sums:
         begun = zlib.crc32(_THREE.pack(number, run, len(name)), self._seed)
         return zlib.crc32(body, zlib.crc32(name, begun))
 
+    def budget(self, name: str, period: str, body: bytes) -> int:
+        """Return the checksum of a row of a shared budget."""
+        names = f"{name}\0{period}".encode()
+        return zlib.crc32(body, zlib.crc32(names, zlib.crc32(_THREE.pack(len(names), len(body), 0), self._seed)))
+
     def ticks(self, value: int) -> int:
         """Return the checksum of the file's counter."""
         return zlib.crc32(str(value).encode(), self._seed)
@@ -243,7 +253,7 @@ class Sums:
 
 
 APPLICATION = 0x6E6F6574
-VERSION = 3
+VERSION = 4
 _OLDEST = (3, 35, 0)
 
 Mode: TypeAlias = Literal["wal", "exclusive", "persist"]
@@ -289,6 +299,9 @@ _TABLES = (
         number INTEGER PRIMARY KEY, run INTEGER NOT NULL, key TEXT NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL
     )""",
     "CREATE UNIQUE INDEX signals_by_key ON signals (run, key)",
+    """CREATE TABLE budgets (
+        name TEXT NOT NULL, period TEXT NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (name, period)
+    ) WITHOUT ROWID""",
 )
 
 # By the version that a file has: what makes it one of the next.
@@ -299,7 +312,8 @@ _UPGRADES = {
         f"INSERT INTO transactions SELECT stream << {POSITION_BITS} | last, count, crc, body FROM transactions_1",  # noqa: S608  # nosec B608  # a number of ours
         "DROP TABLE transactions_1",
     ),
-    2: _TABLES[-4:],
+    2: _TABLES[-5:-1],
+    3: _TABLES[-1:],
 }
 
 

@@ -15,6 +15,7 @@ from attrs import astuple, evolve
 from noetic_py.checkpoints import checks
 from noetic_py.checkpoints.adapter import FARTHEST, LARGEST, AnyJob, PrunePage, commit_in_turn, queue_stats
 from noetic_py.checkpoints.contract import Scope
+from noetic_py.checkpoints.sqlite.budget_rows import BudgetRows
 from noetic_py.checkpoints.sqlite.schema import (
     DRIVER_ERRORS,
     LONGEST,
@@ -36,10 +37,10 @@ from noetic_py.checkpoints.sqlite.schema import (
 )
 from noetic_py.errors import CorruptRecord, LimitExceeded, StoreUnavailable
 from noetic_py.journal.stored import (
+    BudgetRow,
     Claim,
     Head,
     Lease,
-    Queued,
     QueueStats,
     Record,
     RunEntry,
@@ -330,7 +331,9 @@ class SqliteStore:
 
     def commit(self, given: Sequence[Transaction], now: datetime) -> Sequence[Lease]:
         """Append to several runs, begin and end ownership of them."""
-        return commit_in_turn(self, given, now)
+        leases = commit_in_turn(self, given, now)
+        self._logged += BudgetRows(self._connection, self._sums).change(given)
+        return leases
 
     def _remember(self, run: RunRow) -> None:
         if len(self._heads) == _HEADS:
@@ -644,7 +647,7 @@ class SqliteStore:
             lease = self.acquire(run.run_id, ttl, now)
             row.lives += 1
             self._save_queued(row)
-            claims.append(Claim(lease, _as_queued(row), row.lives, now.timestamp()))
+            claims.append(Claim(lease, row.place, row.lives, now.timestamp()))
         return claims
 
     def _ready(self, queue: str, flows: Collection[str], limit: int, now: int) -> Iterator[QueuedRow]:
@@ -670,7 +673,7 @@ class SqliteStore:
         """How full each queue is."""
         rows = self._execute(_ALL_QUEUED).fetchall()
         read = ((self._sums.checked_queued(tuple(row)), owner) for *row, owner in rows)
-        return queue_stats(((_as_queued(row), owner != 0 and self._locks.alive(owner)) for row, owner in read), now)
+        return queue_stats(((row.place, owner != 0 and self._locks.alive(owner)) for row, owner in read), now)
 
     def send(self, run_id: str, key: str, body: bytes, now: datetime) -> int:
         """Put a signal into a run's inbox, and let the run be claimed."""
@@ -709,6 +712,12 @@ class SqliteStore:
                 return Signal(run.run_id, key, body, number)
             case _:
                 raise CorruptRecord(f"a signal of run {run.run_id!r} is damaged", hint=_RESTORE)
+
+    # -- shared budgets
+
+    def budgets(self, name: str | None, since: str) -> Sequence[BudgetRow]:
+        """The rows of shared budgets."""
+        return BudgetRows(self._connection, self._sums).read(name, since)
 
     # -- scoped values
 
@@ -780,10 +789,6 @@ def _wake(row: QueuedRow, now: datetime) -> None:
     """Let a run be claimed at once."""
     soon = checks.micros(now)
     row.at = soon if row.at is None else min(row.at, soon)
-
-
-def _as_queued(row: QueuedRow) -> Queued:
-    return Queued(row.queue, row.flow, None if row.at is None else row.at / 1_000_000, row.priority)
 
 
 def _bytes(stored: object) -> bytes:

@@ -76,6 +76,11 @@ class Checksums:
         begun = zlib.crc32(_TWO.pack(priority, len(name)), self._seed)
         return zlib.crc32(flow.encode(), zlib.crc32(name, begun))
 
+    def budget(self, name: str, period: str, body: bytes) -> int:
+        """Return the checksum of a row of a shared budget."""
+        names = f"{name}\0{period}".encode()
+        return zlib.crc32(body, zlib.crc32(names, zlib.crc32(_TWO.pack(len(names), len(body)), self._seed)))
+
     def signal(self, run: int, number: int, key: str, body: bytes) -> int:
         """Return the checksum of a signal."""
         name = key.encode()

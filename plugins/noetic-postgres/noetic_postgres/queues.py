@@ -15,9 +15,11 @@ from attrs import evolve, frozen
 from noetic_postgres.checksums import FARTHEST, int8
 from noetic_postgres.journals import RESTORE, Journals
 from noetic_postgres.link import Row, Values
+from noetic_postgres.schema import lock_of
+from noetic_py.checkpoints import budgets
 from noetic_py.checkpoints.checks import no_run
 from noetic_py.errors import CorruptRecord
-from noetic_py.journal.stored import Claim, Lease, Queued, QueueStats, Signal, Transaction
+from noetic_py.journal.stored import BudgetRow, Claim, Lease, Queued, QueueStats, Signal, Transaction
 
 __all__ = ["LONGEST", "Queues"]
 
@@ -220,6 +222,42 @@ class Queues(Journals):
         ended = [numbers[each.run_id] for each in given if each.ended]
         if ended:
             yield self.link.sql["drop_queued"], {"ids": ended}
+        if any(each.budgets for each in given):
+            yield from self._changing_budgets(given)
+
+    # -- shared budgets
+
+    def _changing_budgets(self, given: Sequence[Transaction]) -> list[tuple[bytes, Values]]:
+        """What changes shared budgets in a transaction of the server that is open; it locks their rows.
+
+        Raises:
+            BudgetExceeded: One of them would pass a limit.
+            CorruptRecord: A row is not what was written.
+        """
+        places = budgets.places_of(given)
+        names, periods = [name for name, _ in places], [period for _, period in places]
+        sql, sums = self.link.sql, self.link.checksums
+        schema = self.link.address.schema
+        # In one order for every session. Two rows with the same number only wait for each other.
+        locks = sorted({lock_of(f"{schema}\0{name}\0{period}") for name, period in places})
+        found = self.link.batch(
+            [(sql["lock_budgets"], {"locks": locks}), (sql["find_budgets"], {"names": names, "periods": periods})]
+        )[1]
+        after = budgets.rows_after(given, {row[:2]: self._budget(row) for row in found})
+        bodies = [budgets.dump_row(after[place]) for place in places]
+        crcs = [sums.budget(*place, body) for place, body in zip(places, bodies, strict=True)]
+        return [(sql["put_budgets"], {"names": names, "periods": periods, "crcs": crcs, "bodies": bodies})]
+
+    def _budget(self, row: Row) -> BudgetRow:
+        name, period, crc, body = row
+        if crc != self.link.checksums.budget(name, period, body):
+            raise CorruptRecord(f"the row of shared budget {name!r} is damaged", hint=RESTORE)
+        return budgets.load_row(name, period, body)
+
+    def budgets(self, name: str | None, since: str) -> Sequence[BudgetRow]:
+        """The rows of shared budgets."""
+        rows = self.link.rows(self.link.sql["budgets"], {"name": name, "since": since})
+        return [self._budget(row) for row in rows]
 
 
 def _turn(ready: _Ready) -> tuple[int, float, int]:

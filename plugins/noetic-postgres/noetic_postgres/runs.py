@@ -117,6 +117,11 @@ class Runs(Queues):
 
     def commit_many(self, given: Sequence[Sequence[Transaction]]) -> Sequence[Sequence[Lease] | NoeticError]:
         """Do commits of different runs: one append in one statement, all else in one transaction of the server."""
+        if len(given) > 1 and any(what.budgets for each in given for what in each):
+            # One that is refused shall not undo the others.
+            raise StoreUnavailable(
+                "shared budgets are changed one by one", where=self.link.address.where, reason="alone", hint="try again"
+            )
         packed = [[PackedTransaction.of(what, self.threshold) for what in each] for each in given]
         if len(packed) == 1 and len(packed[0]) == 1 and _is_plain(packed[0][0].what):
             return [self.append_one(packed[0][0])]

@@ -16,7 +16,7 @@ from noetic_py.errors import CorruptRecord, StoreUnavailable
 
 __all__ = ["CREATING", "IDLE", "OLDEST", "VERSION", "Found", "check_server", "lock_of", "prepare"]
 
-VERSION = 2
+VERSION = 3
 """The version of the tables."""
 OLDEST = 15
 """The oldest server, by its major version."""
@@ -80,7 +80,15 @@ _QUEUES = sql.SQL(
     CREATE UNIQUE INDEX signals_by_name ON {schema}.signals (run, name);
     """
 )
-_UPGRADES = {1: _QUEUES}
+_BUDGETS = sql.SQL(
+    """
+    CREATE TABLE {schema}.budgets (
+        name text COLLATE "C" NOT NULL, period text COLLATE "C" NOT NULL, crc bigint NOT NULL, body bytea NOT NULL,
+        PRIMARY KEY (name, period)
+    ) WITH (fillfactor = 60);
+    """
+)
+_UPGRADES = {1: _QUEUES, 2: _BUDGETS}
 """By the version that the tables have: what makes them those of the next."""
 _FIND = sql.SQL("SELECT version, salt FROM {schema}.store")
 _INSERT = sql.SQL("INSERT INTO {schema}.store VALUES (1, %s, %s, now())")
@@ -226,6 +234,7 @@ def _make(connection: psycopg.Connection[tuple[Any, ...]], schema: str, where: s
             if there is None:
                 connection.execute(_TABLES.format(schema=name))
                 connection.execute(_QUEUES.format(schema=name))
+                connection.execute(_BUDGETS.format(schema=name))
                 connection.execute(_INSERT.format(schema=name), (VERSION, secrets.token_bytes(16)))
             else:
                 _upgrade(connection, name)

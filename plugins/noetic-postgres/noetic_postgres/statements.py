@@ -25,6 +25,7 @@ _TABLES = (
     "sessions",
     "queued",
     "signals",
+    "budgets",
     "ticks",
 )
 
@@ -367,6 +368,22 @@ _PLAIN = {
     "drop_blobs": sql.SQL(
         """DELETE FROM {blobs} b WHERE b.sha256 = ANY(%(digests)b::bytea[])
             AND NOT EXISTS (SELECT 1 FROM {uses} u WHERE u.sha256 = b.sha256)"""
+    ),
+    # shared budgets; a row that is not there yet is locked too
+    "lock_budgets": sql.SQL("SELECT pg_advisory_xact_lock(each) FROM unnest(%(locks)b::bigint[]) AS each"),
+    "find_budgets": sql.SQL(
+        """SELECT b.name, b.period, b.crc, b.body
+        FROM unnest(%(names)b::text[], %(periods)b::text[]) AS each (name, period)
+        JOIN {budgets} b ON b.name = each.name AND b.period = each.period"""
+    ),
+    "put_budgets": sql.SQL(
+        """INSERT INTO {budgets} (name, period, crc, body)
+        SELECT * FROM unnest(%(names)b::text[], %(periods)b::text[], %(crcs)b::bigint[], %(bodies)b::bytea[])
+        ON CONFLICT (name, period) DO UPDATE SET crc = excluded.crc, body = excluded.body"""
+    ),
+    "budgets": sql.SQL(
+        """SELECT name, period, crc, body FROM {budgets}
+        WHERE (%(name)s::text IS NULL OR name = %(name)s::text) AND period >= %(since)s::text ORDER BY name, period"""
     ),
     # values
     "get": sql.SQL("SELECT version, crc, value FROM {pairs} WHERE name = %(name)s"),

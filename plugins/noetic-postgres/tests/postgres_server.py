@@ -25,7 +25,7 @@ from tests.servers.ports import free_port
 
 PASSWORD = "correct horse battery staple"
 USER = "tester"
-_TABLES = ("runs", "shared", "transactions", "blobs", "uses", "pairs", "queued", "signals", "sessions")
+_TABLES = ("runs", "shared", "transactions", "blobs", "uses", "pairs", "queued", "signals", "budgets", "sessions")
 
 
 def bundled(folder: Path) -> Path:

@@ -14,7 +14,7 @@ from noetic_postgres.schema import VERSION
 from postgres_proxy import proxy_of
 from postgres_server import PostgresServer
 
-from noetic_py.checkpoints import Claim, Head, Queued, Signal, Transaction
+from noetic_py.checkpoints import BudgetChange, Claim, Head, Queued, Signal, Transaction
 from noetic_py.errors import CorruptRecord, StoreUnavailable
 from tests.properties.checks import FULL
 from tests.servers.cutting_proxy import How
@@ -25,7 +25,10 @@ pytestmark = pytest.mark.anyio
 
 NOW = Queued("jobs", "flow")
 LATER = evolve(NOW, at=None)
-_BEFORE_QUEUES = "DROP TABLE {0}.queued; DROP TABLE {0}.signals; UPDATE {0}.store SET version = 1"
+_BEFORE_BUDGETS = "DROP TABLE {0}.budgets; UPDATE {0}.store SET version = 2"
+_BEFORE_QUEUES = (
+    "DROP TABLE {0}.budgets; DROP TABLE {0}.queued; DROP TABLE {0}.signals; UPDATE {0}.store SET version = 1"
+)
 
 
 async def submit(backend: PostgresBackend, *run_ids: str, queued: Queued = NOW) -> None:
@@ -243,7 +246,8 @@ async def test_pruned_runs_leave_nothing(server: PostgresServer, schema: str) ->
             assert server.query(f"SELECT count(*) FROM {schema}.{table}") == [(0,)]
 
 
-async def test_tables_of_an_earlier_release(server: PostgresServer) -> None:
+@pytest.mark.parametrize("before", [_BEFORE_QUEUES, _BEFORE_BUDGETS], ids=["1", "2"])
+async def test_tables_of_an_earlier_release(server: PostgresServer, before: str) -> None:
     columns = (
         "SELECT table_name, column_name, data_type FROM information_schema.columns"
         " WHERE table_schema = %s ORDER BY table_name, ordinal_position"
@@ -252,7 +256,7 @@ async def test_tables_of_an_earlier_release(server: PostgresServer) -> None:
         async with PostgresBackend(server.url(schema)) as backend:
             await submit(backend, "r")
         made = server.query(columns, schema)
-        server.query(_BEFORE_QUEUES.format(schema))
+        server.query(before.format(schema))
         # Several processes of the new release may begin at the same moment.
         async with AsyncExitStack() as stack:
             backends = [PostgresBackend(server.url(schema)) for _ in range(4)]
@@ -264,9 +268,22 @@ async def test_tables_of_an_earlier_release(server: PostgresServer) -> None:
             assert await journal(backends[0], "r") == [b"r"]
             await submit(backends[1], "s")
             assert await backends[2].send("s", "k", b"x")
-            assert [each.lease.run_id for each in await claim(backends[3])] == ["s"]
+            assert (await claim(backends[3]))[-1].lease.run_id == "s"
+            assert list(await backends[0].budgets()) == []
         assert server.query(columns, schema) == made
         assert server.query(f"SELECT version FROM {schema}.store") == [(VERSION,)]
+
+
+async def test_a_damaged_budget_is_found(server: PostgresServer, schema: str) -> None:
+    changed = BudgetChange("team", "2026-11", {"steps": 1})
+    async with PostgresBackend(server.url(schema)) as backend:
+        await backend.commit([Transaction("r", 0, 0, [record("x")], budgets=[changed])])
+        server.query(f"UPDATE {schema}.budgets SET body = overlay(body placing 'X' from 3)")
+        with pytest.raises(CorruptRecord, match="shared budget 'team'"):
+            await backend.budgets()
+        with pytest.raises(CorruptRecord, match="shared budget 'team'"):
+            await backend.commit([Transaction("r", 1, 0, [record("y")], budgets=[changed])])
+        assert await journal(backend, "r") == [b"x"]
 
 
 async def test_a_role_that_may_not_add_tables(server: PostgresServer) -> None:

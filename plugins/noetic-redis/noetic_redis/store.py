@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import zlib
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from noetic_py.checkpoints.adapter import FARTHEST, LARGEST, PrunePage
+from noetic_py.checkpoints.budgets import load_row, refused
 from noetic_py.checkpoints.checks import (
     is_changed,
     is_elsewhere,
@@ -24,6 +26,8 @@ from noetic_py.checkpoints.contract import Scope
 from noetic_py.checkpoints.server import PackedTransaction
 from noetic_py.errors import CorruptRecord, NoeticError
 from noetic_py.journal.stored import (
+    BudgetChange,
+    BudgetRow,
     Claim,
     Head,
     Lease,
@@ -79,8 +83,10 @@ class RedisStore:
             arguments = _arguments(PackedTransaction.of(each, self._threshold))
             ttl = "" if each.acquire is None else _micros(each.acquire)
             queued, signals = _queued(each.queued), [word for signal in each.signals for word in _sent(signal)]
-            row += [ttl, int(each.release), int(each.ended), each.read, len(queued), len(signals), len(arguments)]
-            row += [*queued, *signals, *arguments]
+            budgets = [word for change in each.budgets for word in _change(change)]
+            sizes = len(queued), len(signals), len(budgets), len(arguments)
+            row += [ttl, int(each.release), int(each.ended), each.read, *sizes]
+            row += [*queued, *signals, *budgets, *arguments]
         return row
 
     def read(self, run_id: str, after: int, limit: int) -> Sequence[Record]:
@@ -233,6 +239,14 @@ class RedisStore:
             after = signals[-1].number
         return signals
 
+    # -- shared budgets
+
+    def budgets(self, name: str | None, since: str) -> Sequence[BudgetRow]:
+        """The rows of shared budgets."""
+        rows = self._link.read("budgets", name or "", since)
+        found = [load_row(own.decode(), period.decode(), body) for own, period, body in rows]
+        return [row for row in found if row.period >= since]
+
     # -- scoped values
 
     def get(self, scope: Scope, key: str) -> StoredValue | None:
@@ -315,6 +329,10 @@ def _committed(given: Sequence[Transaction], words: list[str] | NoeticError) -> 
         return words
     if words[0] == "busy":
         return is_owned("its lease to run out")
+    if words[0] == "budget":
+        at, number, limit, used, reserved, asked = map(int, words[1:])
+        change = given[at].budgets[number]
+        return refused(change, [*change.limits][limit], used=used, reserved=reserved, asked=asked)
     if words[0] != "ok":
         return _refused(given[int(words[1])], words[0], words[2])
     return [
@@ -335,6 +353,16 @@ def _queued(queued: Queued | None) -> list[Argument]:
 
 def _sent(signal: Signal) -> list[Argument]:
     return [signal.run_id, signal.key, zlib.crc32(signal.body), signal.body]
+
+
+def _change(change: BudgetChange) -> list[Argument]:
+    held = None if change.held is None else {name: str(amount) for name, amount in change.held.items() if amount}
+    return [
+        f"{change.name}\n{change.period}",
+        json.dumps({name: str(amount) for name, amount in change.spent.items() if amount}),
+        "" if held is None else json.dumps(held),
+        json.dumps([word for name, limit in change.limits.items() for word in (name, str(limit))]),
+    ]
 
 
 def _claim(words: Sequence[str], now: float) -> Claim:

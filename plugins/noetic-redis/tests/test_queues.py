@@ -10,9 +10,9 @@ import pytest
 from noetic_redis import RedisBackend
 from redis_server import RedisServer
 
-from noetic_py.checkpoints import CheckpointBackend, Claim, Queued, QueueStats, Signal, Transaction
+from noetic_py.checkpoints import BudgetChange, CheckpointBackend, Claim, Queued, QueueStats, Signal, Transaction
 from noetic_py.errors import CorruptRecord, StoreUnavailable
-from tests.servers.journeys import record
+from tests.servers.journeys import journal, record
 
 pytestmark = pytest.mark.anyio
 
@@ -237,14 +237,29 @@ async def test_nothing_is_left_of_runs_that_are_gone(redis_server: RedisServer, 
         assert left == {b"store", b"used", b"mark"}
 
 
-async def test_a_store_of_an_earlier_release_gets_queues(redis_server: RedisServer, prefix: str) -> None:
+@pytest.mark.parametrize("version", ["1", "2"])
+async def test_a_store_of_an_earlier_release(redis_server: RedisServer, prefix: str, version: str) -> None:
     async with RedisBackend(redis_server.url(prefix)) as backend:
         await backend.append("r", expected_position=0, fence=0, records=[record("x")])
-    redis_server.command("HSET", f"{{{prefix}}}:store", "version", "1")
+    redis_server.command("HSET", f"{{{prefix}}}:store", "version", version)
     async with RedisBackend(redis_server.url(prefix)) as backend:
         await backend.commit([Transaction("r", 1, 0, [], queued=NOW)])
         assert await claimed(backend) == ["r"]
-    assert redis_server.command("HGET", f"{{{prefix}}}:store", "version") == b"2"
+    assert redis_server.command("HGET", f"{{{prefix}}}:store", "version") == b"3"
+
+
+async def test_a_damaged_budget_is_found(redis_server: RedisServer, prefix: str) -> None:
+    changed = BudgetChange("team", "2026-11", {"steps": 1})
+    async with RedisBackend(redis_server.url(prefix)) as backend:
+        await backend.commit([Transaction("r", 0, 0, [record("x")], budgets=[changed])])
+        name, place = f"{{{prefix}}}:budgets", "team\n2026-11"
+        stored = redis_server.command("HGET", name, place)
+        redis_server.command("HSET", name, place, stored.replace(b'"1"', b'"0"'))
+        with pytest.raises(CorruptRecord):
+            await backend.budgets()
+        with pytest.raises(CorruptRecord):
+            await backend.commit([Transaction("r", 1, 0, [record("y")], budgets=[changed])])
+        assert await journal(backend, "r") == [b"x"]
 
 
 async def test_a_full_memory_has_room_to_give_up_a_run(redis_server: RedisServer, prefix: str) -> None:

@@ -8,8 +8,9 @@ if not found[1] or not found[2] then
     redis.call('HSET', store, 'version', version, 'salt', salt)
     return {version, salt}
 end
-if found[1] == '1' then
-    -- It has no queues yet, and is otherwise the same; an earlier release would not keep them in order.
+if found[1] == '1' or found[1] == '2' then
+    -- It has no shared budgets yet, or no queues either, and is otherwise the same; an earlier release would not keep
+    -- them in order.
     redis.call('HSET', store, 'version', version)
     return {version, found[2]}
 end

@@ -256,6 +256,21 @@ local function deliver(n, run, time, name, crc, body)
     return number
 end
 
+-- Shared budgets. A row is a field of a hash, by its name and period, neither of which holds control characters; behind
+-- its checksum it is JSON, in which numbers are texts, and an empty table an object.
+local function read_budget(place)
+    local stored = redis.call('HGET', key('budgets'), place)
+    if not stored then
+        return nil
+    end
+    local sum, from = string.match(stored, '^(%x+) ()')
+    local body = sum and string.sub(stored, from)
+    if not sum or sum ~= checksum('budget', place, body) then
+        fail('corrupt')
+    end
+    return body
+end
+
 local function create(run_id, time)
     local n = text(redis.call('HINCRBY', store, 'ticks', 1))
     redis.call('HSET', key('ids'), run_id, n)

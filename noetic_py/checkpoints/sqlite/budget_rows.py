@@ -1,0 +1,63 @@
+"""The rows of shared budgets in the SQLite file."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from noetic_py.checkpoints import budgets
+from noetic_py.checkpoints.sqlite.schema import Sums
+from noetic_py.errors import CorruptRecord
+from noetic_py.journal.stored import BudgetRow, Transaction
+
+
+class BudgetRows:
+    """Reads and writes them in a transaction of the file that is open.
+
+    Args:
+        connection: The connection.
+        sums: The file's checksums.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, sums: Sums) -> None:
+        self._execute = connection.execute
+        self._sums = sums
+
+    def change(self, given: Sequence[Transaction]) -> int:
+        """Do what transactions say of shared budgets; returns how many bytes were written.
+
+        Raises:
+            BudgetExceeded: One of them would pass a limit.
+            CorruptRecord: A row is not what was written.
+        """
+        rows = "SELECT name, period, crc, body FROM budgets WHERE name = ? AND period = ?"
+        found = [row for place in budgets.places_of(given) for row in self._execute(rows, place).fetchall()]
+        written = 0
+        for (name, period), row in budgets.rows_after(given, {row[:2]: self._row(row) for row in found}).items():
+            body = budgets.dump_row(row)
+            written += len(body)
+            self._execute(
+                "INSERT OR REPLACE INTO budgets (name, period, crc, body) VALUES (?, ?, ?, ?)",
+                (name, period, self._sums.budget(name, period, body), body),
+            )
+        return written
+
+    def read(self, name: str | None, since: str) -> Sequence[BudgetRow]:
+        """The rows of a name, or of all, from a period on.
+
+        Raises:
+            CorruptRecord: A row is not what was written.
+        """
+        rows = self._execute(
+            "SELECT name, period, crc, body FROM budgets WHERE (?1 IS NULL OR name = ?1) AND period >= ?2 "
+            "ORDER BY name, period",
+            (name, since),
+        ).fetchall()
+        return [self._row(row) for row in rows]
+
+    def _row(self, row: tuple[object, ...]) -> BudgetRow:
+        match row:
+            case (str(name), str(period), int(crc), bytes(body)) if crc == self._sums.budget(name, period, body):
+                return budgets.load_row(name, period, body)
+            case _:
+                raise CorruptRecord(f"the row of shared budget {row[0]!r:.80} is damaged", hint="restore a copy")
