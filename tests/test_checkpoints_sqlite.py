@@ -38,10 +38,10 @@ from noetic_py.checkpoints import (
     backend_from,
     locks,
 )
-from noetic_py.checkpoints.adapter import Job
 from noetic_py.checkpoints.sqlite import schema, store
 from noetic_py.checkpoints.sqlite.schema import LONGEST
 from noetic_py.checkpoints.sqlite.store import SqliteStore
+from noetic_py.checkpoints.threads import Job
 from noetic_py.errors import (
     CheckpointError,
     CheckpointFailed,

@@ -19,7 +19,7 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noetic_py.checkpoints.adapter import Job, PrunePage
+from noetic_py.checkpoints.adapter import PrunePage
 from noetic_py.checkpoints.memory import MemoryStore
 from noetic_py.checkpoints.sqlite import schema
 from noetic_py.checkpoints.sqlite import store as module
@@ -35,6 +35,7 @@ from noetic_py.checkpoints.sqlite.schema import (
     open_database,
 )
 from noetic_py.checkpoints.sqlite.store import GroupCommit, SqliteStore
+from noetic_py.checkpoints.threads import Job
 from noetic_py.errors import CorruptRecord, NoeticError, StoreUnavailable
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, Transaction
 from tests.properties.checks import examples

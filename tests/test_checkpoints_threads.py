@@ -15,9 +15,9 @@ import anyio.lowlevel
 import pytest
 
 from noetic_py.checkpoints import BackendDurability, Lease, Queued, Record, SqliteBackend, Transaction
-from noetic_py.checkpoints.adapter import Job, WorkerPool
 from noetic_py.checkpoints.memory import MemoryStore
 from noetic_py.checkpoints.server import ServerBackend
+from noetic_py.checkpoints.threads import Job, WorkerPool
 from noetic_py.core.runtime import SYSTEM
 from noetic_py.errors import CorruptRecord, NoeticError, StoreUnavailable
 

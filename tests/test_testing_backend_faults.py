@@ -24,8 +24,8 @@ from noetic_py.checkpoints import (
     SqliteBackend,
     Transaction,
 )
-from noetic_py.checkpoints.adapter import Job
 from noetic_py.checkpoints.contract import BackendDurability
+from noetic_py.checkpoints.threads import Job
 from noetic_py.errors import LeaseLost, RunNotFound
 from noetic_py.testing import BackendContract, LastingContract, ReferenceContract
 from noetic_py.testing._conformance.disk import tells_what_waits

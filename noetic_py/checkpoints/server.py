@@ -15,8 +15,9 @@ from typing import Generic, Protocol, TypeVar
 
 from attrs import frozen
 
-from noetic_py.checkpoints.adapter import AnyJob, BlockingStore, Job, ThreadedBackend, WorkerPool
+from noetic_py.checkpoints.adapter import BlockingStore, ThreadedBackend
 from noetic_py.checkpoints.checks import check_descriptors
+from noetic_py.checkpoints.threads import AnyJob, Job, WorkerPool
 from noetic_py.errors import NoeticError, StoreUnavailable
 from noetic_py.journal.stored import Claim, Lease, Transaction
 from noetic_py.journal.transforms import Packed, pack

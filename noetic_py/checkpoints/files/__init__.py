@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from noetic_py.checkpoints.adapter import AnyJob, EmbeddedBackend, WorkerPool
+from noetic_py.checkpoints.adapter import EmbeddedBackend
 from noetic_py.checkpoints.checks import MAX_BYTES, check_settings
 from noetic_py.checkpoints.files.folder import VERSION, FileSettings, Folder, naming
 from noetic_py.checkpoints.files.store import FileStore
+from noetic_py.checkpoints.threads import AnyJob, WorkerPool
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.errors import ConfigError
 

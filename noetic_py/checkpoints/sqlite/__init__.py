@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from noetic_py.checkpoints.adapter import EmbeddedBackend, Job, WorkerPool
+from noetic_py.checkpoints.adapter import EmbeddedBackend
 from noetic_py.checkpoints.checks import MAX_BYTES, check_settings
 from noetic_py.checkpoints.sqlite.schema import (
     DRIVER_ERRORS,
@@ -22,6 +22,7 @@ from noetic_py.checkpoints.sqlite.schema import (
     open_database,
 )
 from noetic_py.checkpoints.sqlite.store import GroupCommit, SqliteStore
+from noetic_py.checkpoints.threads import Job, WorkerPool
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.errors import ConfigError
 

@@ -13,7 +13,7 @@ from typing import Any
 from attrs import astuple, evolve
 
 from noetic_py.checkpoints import checks
-from noetic_py.checkpoints.adapter import FARTHEST, LARGEST, AnyJob, PrunePage, commit_in_turn, queue_stats
+from noetic_py.checkpoints.adapter import FARTHEST, LARGEST, PrunePage, commit_in_turn, queue_stats
 from noetic_py.checkpoints.contract import Scope
 from noetic_py.checkpoints.sqlite.budget_rows import BudgetRows
 from noetic_py.checkpoints.sqlite.schema import (
@@ -35,6 +35,7 @@ from noetic_py.checkpoints.sqlite.schema import (
     open_checkpointer,
     place,
 )
+from noetic_py.checkpoints.threads import AnyJob
 from noetic_py.errors import CorruptRecord, LimitExceeded, StoreUnavailable
 from noetic_py.journal.stored import (
     BudgetRow,

@@ -17,8 +17,8 @@ from noetic_postgres.passages import VectorLink, checked_vectors, place_of
 from noetic_postgres.reconnect import Reconnector, Server
 from noetic_postgres.statements import statements_of
 from noetic_py import Secret
-from noetic_py.checkpoints.adapter import Job, WorkerPool
 from noetic_py.checkpoints.server import ServerWorker
+from noetic_py.checkpoints.threads import Job, WorkerPool
 from noetic_py.memory import Found, Owner, VectorQuery
 
 __all__ = ["PgVectorStore"]
