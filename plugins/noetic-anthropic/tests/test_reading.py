@@ -45,11 +45,17 @@ def read(*events: dict[str, Any]) -> tuple[MessageReading, list[ModelEvent]]:
     return reading, found
 
 
-def test_an_answer_with_everything() -> None:
-    search: dict[str, Any] = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
-    result = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{"encrypted_content": "x"}]}
-    citation: dict[str, Any] = {"type": "web_search_result_location", "url": "https://x.test"}
-    reading, events = read(
+SEARCH: dict[str, Any] = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+FOUND: dict[str, Any] = {
+    "type": "web_search_tool_result",
+    "tool_use_id": "srvtoolu_1",
+    "content": [{"encrypted_content": "x"}],
+}
+CITATION: dict[str, Any] = {"type": "web_search_result_location", "url": "https://x.test"}
+
+
+def answer_with_everything() -> list[dict[str, Any]]:
+    return [
         start(),
         *block(
             0,
@@ -60,16 +66,16 @@ def test_an_answer_with_everything() -> None:
         *block(1, {"type": "redacted_thinking", "data": "sealed"}),
         *block(
             2,
-            search,
+            SEARCH,
             {"type": "input_json_delta", "partial_json": '{"query": '},
             {"type": "input_json_delta", "partial_json": '"tide"}'},
         ),
-        *block(3, result),
+        *block(3, FOUND),
         *said(4, "High water "),
         *block(
             5,
             {"type": "text", "text": ""},
-            {"type": "citations_delta", "citation": citation},
+            {"type": "citations_delta", "citation": CITATION},
             {"type": "text_delta", "text": "is at noon."},
         ),
         *block(
@@ -79,7 +85,11 @@ def test_an_answer_with_everything() -> None:
         ),
         *block(7, {"type": "tool_use", "id": "toolu_2", "name": "now", "input": {}}),
         *end("tool_use"),
-    )
+    ]
+
+
+def test_an_answer_with_everything() -> None:
+    reading, events = read(*answer_with_everything())
     response = reading.response()
     thought, redacted, called, found, message, first, second = response.items
     assert isinstance(thought, Reasoning)
@@ -87,14 +97,14 @@ def test_an_answer_with_everything() -> None:
     assert isinstance(redacted, Reasoning)
     assert (redacted.text, redacted.encrypted_content) == ("", "sealed")
     assert isinstance(called, Opaque)
-    assert json.loads(called.raw) == {**search, "input": {"query": "tide"}}
+    assert json.loads(called.raw) == {**SEARCH, "input": {"query": "tide"}}
     assert isinstance(found, Opaque)
-    assert (found.type, json.loads(found.raw)) == ("web_search_tool_result", result)
+    assert (found.type, json.loads(found.raw)) == ("web_search_tool_result", FOUND)
     assert isinstance(message, Message)
     assert message.text == "High water is at noon."
     assert message.content == (
         OutputText(text="High water "),
-        OutputText(text="is at noon.", extra={"citations": [citation]}),
+        OutputText(text="is at noon.", extra={"citations": [CITATION]}),
     )
     assert isinstance(first, FunctionCall)
     assert (first.call_id, first.name, first.arguments) == ("toolu_1", "add", '{"a": 1}')
