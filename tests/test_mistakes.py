@@ -11,7 +11,6 @@ import logging
 import pickle
 import re
 import subprocess
-import sys
 import traceback
 import warnings
 from pathlib import Path
@@ -32,6 +31,7 @@ from noetic_py.errors import (
     UnknownKeyword,
 )
 from tests.properties.checks import FULL
+from tests.warm import forked
 
 LIBRARY = f"{Path(noetic_py.__file__).parent}/"
 """What the frames of the library begin with, wherever it is; the folder of a clone may have its name too."""
@@ -1113,7 +1113,7 @@ def test_ctrl_c_says_last_what_it_has_interrupted_and_how_to_go_on(
     program = tmp_path / "program.py"
     store = f"sqlite:{tmp_path}/runs.db"
     program.write_text(CTRL_C.replace("STORE", repr(store)).replace("WAY", way))
-    run = [sys.executable, "-W", "error", str(program), loop]
+    run = [*forked("tests.warm_program", "-W", "error"), str(program), loop]
     ended = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
     assert ended.stderr == f"KeyboardInterrupt\nrun 'r' was interrupted at {where}\n  Try: await {command}\n"
     assert ended.stdout == ""
@@ -1135,7 +1135,7 @@ class Early(InMemoryBackend):
     text = CTRL_C.replace("STORE", "Early()").replace("WAY", "await harness.run(flow, 'x', run_id='r')")
     program.write_text(text.replace("flow =", f"{early}\nflow ="))
     for loop in ("asyncio", "trio"):
-        run = [sys.executable, "-W", "error", str(program), loop]
+        run = [*forked("tests.warm_program", "-W", "error"), str(program), loop]
         ended = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
         assert ended.stderr == "KeyboardInterrupt\nrun 'r' was interrupted before it began\n  Try: run it again\n"
 
@@ -1144,7 +1144,7 @@ def test_ctrl_c_leaves_other_tracebacks_and_hooks_as_they_are(tmp_path: Path) ->
     program = tmp_path / "program.py"
     way = "await harness.run(flow, 'x')"
     text = CTRL_C.replace("STORE", "None").replace("WAY", way)
-    run = [sys.executable, str(program), "asyncio"]
+    run = [*forked("tests.warm_program"), str(program), "asyncio"]
     for more, kept in (
         ("", "ends with the process"),
         ("sys.excepthook = lambda *error: print('its own')", "its own"),
