@@ -9,7 +9,7 @@ import itertools
 import re
 import tokenize
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -194,7 +194,13 @@ RULES: dict[Callable[[Source], Iterator[object]], list[Path]] = {
 
 
 @pytest.fixture(scope="module")
-def broken() -> dict[str, dict[str, list[object]]]:
+def core() -> Mapping[Path, Source]:
+    """The files of the package: several tests look at all of them."""
+    return {path: source(path) for path in CORE}
+
+
+@pytest.fixture(scope="module")
+def broken(core: Mapping[Path, Source]) -> dict[str, dict[str, list[object]]]:
     """What breaks a rule, by file: each file is parsed once for all of them."""
     places: dict[str, dict[str, list[object]]] = {rule.__name__: {} for rule in RULES}
     rules = {rule: frozenset(paths) for rule, paths in RULES.items()}
@@ -203,7 +209,7 @@ def broken() -> dict[str, dict[str, list[object]]]:
         # Reading the tests takes most of the time, and the two rules for them begin with a word.
         if path not in shipped and not re.search("cast|ignore", path.read_text(encoding="utf-8")):
             continue
-        file = source(path)
+        file = core.get(path) or source(path)
         for rule, paths in rules.items():
             if path in paths and (found := list(rule(file))):
                 places[rule.__name__][name_of(path)] = found
@@ -267,12 +273,11 @@ def test_public_names_are_sorted() -> None:
     assert len(names) == len(set(names))
 
 
-def documented_values() -> set[str]:
+def documented_values(core: Mapping[Path, Source]) -> set[str]:
     """Module-level names of the package that have a string right below their assignment."""
     found: set[str] = set()
-    for path in CORE:
-        body = source(path).module.body
-        for node, after in itertools.pairwise(body):
+    for file in core.values():
+        for node, after in itertools.pairwise(file.module.body):
             if not (isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)):
                 continue
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
@@ -282,8 +287,8 @@ def documented_values() -> set[str]:
     return found
 
 
-def test_public_names_are_documented() -> None:
-    values = documented_values()
+def test_public_names_are_documented(core: Mapping[Path, Source]) -> None:
+    values = documented_values(core)
     bare: list[str] = []
     for name in noetic_py.__all__:
         value: object = getattr(noetic_py, name)
@@ -294,8 +299,9 @@ def test_public_names_are_documented() -> None:
     assert bare == []
 
 
-def test_public_modules_are_documented() -> None:
-    assert [name_of(path) for path in CORE if is_public(path) and not ast.get_docstring(source(path).module)] == []
+def test_public_modules_are_documented(core: Mapping[Path, Source]) -> None:
+    public = [file for path, file in core.items() if is_public(path)]
+    assert [name_of(file.path) for file in public if not ast.get_docstring(file.module)] == []
 
 
 def test_the_tree_of_errors_shows_every_class() -> None:
@@ -318,12 +324,12 @@ def test_the_design_page_shows_the_import_order_that_is_checked() -> None:
     assert "```text\n" + "\n".join(rooms()) + "\n```" in page
 
 
-def test_no_two_classes_share_a_name() -> None:
+def test_no_two_classes_share_a_name(core: Mapping[Path, Source]) -> None:
     """The oracle of random programs has words of its own."""
     homes: dict[str, list[str]] = {}
-    for path in CORE:
+    for path, file in core.items():
         if "_random_programs" not in path.parts:
-            for node in source(path).nodes:
+            for node in file.nodes:
                 if isinstance(node, ast.ClassDef):
                     homes.setdefault(node.name, []).append(name_of(path))
     assert {name: found for name, found in homes.items() if len(found) > 1} == {}

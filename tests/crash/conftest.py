@@ -27,8 +27,8 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     say_figures(terminalreporter, "tests/crash/")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def children() -> Generator[Children]:
-    """A fork server for the tests of one file."""
+    """A fork server for the tests of all files: what it imports and runs first takes a second or two."""
     with fork_server() as server:
         yield server
