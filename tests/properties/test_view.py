@@ -24,7 +24,7 @@ from noetic_py.testing._random_programs.conversation import pairing_error
 from tests.properties.checks import SEED, examples
 
 COUNTER = EstimatedCounter()
-RUNS = settings(max_examples=examples(sample=300, full=10_000), deadline=None)
+RUNS = settings(max_examples=examples(sample=150, full=10_000), deadline=None)
 DEMANDS = (Demand("a", 20, 60), Demand("b"), Demand("c", 0, 200), Demand("d", 30, 30), Demand("e", 10, 400))
 PLACEMENTS: tuple[Placement, ...] = ("auto", "anchor", "live", "auto", "auto")
 
