@@ -34,6 +34,7 @@ UNWATCHED = tuple(
         "tests/test_web_form.py",
         "plugins/noetic-postgres",
         "plugins/noetic-redis",
+        "plugins/noetic-temporal",
     )
 )
 ASKED = ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")

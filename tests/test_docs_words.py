@@ -170,7 +170,7 @@ SEARCHED = {
     "supervisor": "guides/multi-agent.md",
     "swarm": "guides/multi-agent.md",
     "system prompt": "guides/prompts.md",
-    "temporal": "migrate/temporal.md",
+    "temporal": "guides/temporal.md",
     "testing": "guides/testing.md",
     "thinking": "guides/models.md",
     "threads": "guides/sessions.md",

@@ -20,6 +20,7 @@ PACKAGES = [
     "noetic_pydantic_ai",
     "noetic_redis",
     "noetic_signing",
+    "noetic_temporal",
 ]
 
 

@@ -36,6 +36,7 @@ _OWN = (
     "noetic_postgres",
     "noetic_redis",
     "noetic_signing",
+    "noetic_temporal",
 )
 # Packages that the library calls and that call it or a step's body back. Where a body calls them they are shown.
 _BETWEEN = (

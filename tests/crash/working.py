@@ -7,11 +7,11 @@ import os
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 
@@ -162,8 +162,20 @@ class Workers:
             self.kill()
 
 
+Submit: TypeAlias = Callable[[Harness, AnyStep, int, str], Awaitable[str]]
+
+
+async def _submit(harness: Harness, flow: AnyStep, number: int, run_id: str) -> str:
+    return await harness.submit(flow, number, run_id=run_id)
+
+
 async def carried_out(
-    backend: CheckpointBackend, workers: Workers, runs: int, kills: int, restart: Callable[[], object] | None = None
+    backend: CheckpointBackend,
+    workers: Workers,
+    runs: int,
+    kills: int,
+    restart: Callable[[], object] | None = None,
+    submit: Submit = _submit,
 ) -> Killed:
     """Submit runs, kill workers while they carry them out, and check what came of it.
 
@@ -173,11 +185,12 @@ async def carried_out(
         runs: How many runs.
         kills: How many workers are killed.
         restart: Restarts the store's server; called once, half-way.
+        submit: Submits a run.
     """
     flow = flow_into(workers.lines, -1)
     began = time.monotonic()
     async with Harness(checkpoints=backend, plugins=[], flows={"flow": flow}) as harness:
-        ids = [await harness.submit(flow, number, run_id=f"run-{number}") for number in range(runs)]
+        ids = [await submit(harness, flow, number, f"run-{number}") for number in range(runs)]
         try:
             for _ in range(4):
                 await anyio.to_thread.run_sync(workers.start)

@@ -1,0 +1,207 @@
+"""The worker: the activity that goes on with a run, and the Temporal workers that carry it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, get_args
+
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import Worker
+
+from noetic_py import Answer, Harness, Step, errors
+from noetic_py.core.control import Decided
+from noetic_py.journal.records import RunEnded
+from noetic_py.runner.runs import RunInfo
+from noetic_temporal.client import QUEUE, task_queue
+from noetic_temporal.workflow import ACTIVITY, GoOn, NoeticRun, Standing
+
+__all__ = ["work"]
+
+_BEAT = 2.0
+"""Seconds between two heartbeats, at most; by the answer to one a worker learns that it is to stop."""
+_PAUSE = 0.1
+_LONGEST_PAUSE = 1.0
+"""Seconds between two looks at a run that another owner has."""
+
+
+async def work(client: Client, harness: Harness[Any], *, concurrency: int = 10, lives: int = 5) -> None:
+    """Carry out the runs that were submitted to Temporal, until the task is cancelled.
+
+    There is a Temporal worker for each of the harness's `flows`, at the task queue of the flow's code: runs of other
+    code are left to other workers.
+
+    Args:
+        client: The client of Temporal.
+        harness: The harness, which was entered.
+        concurrency: How many runs of each flow at once.
+        lives: How many workers in a row may die with a run; its workflow fails after that, with the reason.
+
+    Raises:
+        ConfigError: The harness has no `flows`; code `"flows"`.
+    """
+    if not harness.flows:
+        raise errors.ConfigError(
+            "a harness without flows cannot work; expected the flows of the runs that it is to carry out",
+            code="flows",
+            hint='Harness(flows={"triage": triage}), as where they are submitted',
+        )
+    async with AsyncExitStack() as stack:
+        for name, flow in harness.flows.items():
+            worker = Worker(
+                client,
+                task_queue=task_queue(name, flow),
+                workflows=[NoeticRun],
+                activities=[_Carrier(harness, flow, lives).go_on],
+                max_concurrent_activities=concurrency,
+                max_heartbeat_throttle_interval=timedelta(seconds=_BEAT),
+                # Temporal leaves a workflow to the worker that has it cached for so long, also when that has died.
+                sticky_queue_schedule_to_start_timeout=timedelta(seconds=1),
+            )
+            await stack.enter_async_context(worker)
+        await asyncio.get_running_loop().create_future()
+
+
+class _Carrier:
+    """Goes on with the runs of one flow."""
+
+    def __init__(self, harness: Harness[Any], flow: Step[Any, Any, Any, Any], lives: int) -> None:
+        self._harness = harness
+        self._flow = flow
+        self._lives = lives
+
+    @activity.defn(name=ACTIVITY)
+    async def go_on(self, what: GoOn) -> Standing:
+        """Go on with a run until it ends or waits, or end it."""
+        before: Sequence[Any] = activity.info().heartbeat_details
+        lives = int(before[0]) + 1 if before else 1
+        if lives > self._lives:
+            raise ApplicationError(
+                f"{lives - 1} workers in a row have died while they had the run", type="WorkersDied", non_retryable=True
+            )
+        async with _beating(lives):
+            try:
+                return await self._go_on(what)
+            except BaseException as error:
+                # This worker is alive: what the next attempt reads must not count it as dead.
+                activity.heartbeat(0)
+                if isinstance(error, errors.NoeticError):
+                    raise _failure(error) from error
+                raise
+
+    async def _go_on(self, what: GoOn) -> Standing:
+        if what.stop:
+            return await self._stop(what.run_id)
+        refused: list[str] = []
+        answers = what.begin.answers
+        pause = _PAUSE
+        while True:
+            info = await self._found(what)
+            if _is_over(info):
+                return await self._standing(info, refused)
+            try:
+                while answers:
+                    refused += await self._answered(what.run_id, answers[0])
+                    answers = answers[1:]
+                await self._harness.resume(what.run_id, self._flow, as_worker=True, on_error="result")
+                break
+            except errors.RunBusy:
+                # Its owner has died, and its lease goes on; or this worker has lost Temporal for a while, and has it.
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+        info = await self._harness.runs.get(what.run_id)
+        if not _is_over(info) and info.status != "suspended":
+            raise ApplicationError("the worker stops, and hands the run over", type="HandedOver")
+        return await self._standing(info, refused)
+
+    async def _stop(self, run_id: str) -> Standing:
+        try:
+            return await self._standing(await self._harness.runs.abort(run_id, "the workflow was cancelled"), [])
+        except (errors.RunOver, errors.RunNotFound):
+            return Standing("aborted", ended=True)
+
+    async def _found(self, what: GoOn) -> RunInfo:
+        try:
+            return await self._harness.runs.get(what.run_id)
+        except errors.RunNotFound:
+            if not what.begin.scheduled:
+                raise
+        with suppress(errors.RunBusy):
+            await self._harness.submit(self._flow, what.begin.input, queue=QUEUE, run_id=what.run_id)
+        return await self._harness.runs.get(what.run_id)
+
+    async def _answered(self, run_id: str, given: dict[str, Any]) -> list[str]:
+        """Store an answer; returns why it was not taken."""
+        try:
+            await self._harness.runs.answer(_answer_of(run_id, given))
+        except errors.AnswerError as error:
+            return [error.message]
+        return []
+
+    async def _standing(self, info: RunInfo, refused: list[str]) -> Standing:
+        if not _is_over(info):
+            ends = [each.expires for each in info.pending if each.expires is not None]
+            # Not less than a second: the store's clock may be behind this machine's.
+            seconds = max((min(ends) - datetime.now(UTC)).total_seconds(), 1.0) if ends else None
+            requests = [each.key for each in info.pending if each.kind != "timer"]
+            return Standing(info.status, seconds=seconds, requests=requests, refused=refused)
+        reason = None
+        if info.status == "failed":
+            last = (await self._harness.runs.journal(info.run_id, after=info.position - 1))[-1]
+            reason = last.reason if isinstance(last, RunEnded) else None
+        return Standing(info.status, ended=True, reason=reason, refused=refused)
+
+
+def _failure(error: errors.NoeticError) -> ApplicationError:
+    """What Temporal is told: whether another attempt may help."""
+    passes = isinstance(error, errors.CheckpointError | errors.ShuttingDown)
+    final = isinstance(error, errors.RunNotFound) or not passes
+    return ApplicationError(error.message, type=type(error).__name__, non_retryable=final)
+
+
+def _answer_of(run_id: str, given: dict[str, Any]) -> Answer:
+    """An answer as a signal has brought it, which programs in other languages may have sent.
+
+    Raises:
+        AnswerInvalid: It is not a valid answer.
+    """
+    try:
+        fields: dict[str, Any] = {"decision": "answered", **given, "run_id": run_id}
+        made = Answer(**fields)
+    except TypeError:
+        made = None
+    if made is None or made.decision not in get_args(Decided):
+        raise errors.AnswerInvalid(
+            f"{given!r:.100} is not a valid answer; expected the fields of noetic_py.Answer",
+            hint='{"key": "...", "value": true}',
+        )
+    return made
+
+
+def _is_over(info: RunInfo) -> bool:
+    """Whether a run has ended: one that was cut off stays in its queue."""
+    return info.queue is None and info.status not in ("running", "suspended")
+
+
+@asynccontextmanager
+async def _beating(lives: int) -> AsyncGenerator[None]:
+    """Tell Temporal beside a block that this worker is alive."""
+    timeout = activity.info().heartbeat_timeout
+    pause = _BEAT if timeout is None else min(timeout.total_seconds() / 5, _BEAT)
+
+    async def beat() -> None:
+        while True:
+            activity.heartbeat(lives)
+            await asyncio.sleep(pause)
+
+    task = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
