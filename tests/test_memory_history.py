@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message, Opaque, Reasoning
 from noetic_py.core.log import ItemLog
 from noetic_py.core.tokens import EstimatedCounter, TokenCount
-from noetic_py.memory.history import HistoryIndex, narrowed, paired
+from noetic_py.memory.history import HistoryIndex, Narrowing, narrowed, paired
 
 COUNTER = EstimatedCounter()
 
@@ -322,3 +323,45 @@ def test_a_narrowed_history_need_not_leave_out_the_tail() -> None:
     items = conversation("u m u")
     assert list(narrowed(items, items, 2)) == items[:2]
     assert list(narrowed(items[:2], items, 2)) == items[:2]
+
+
+def test_a_narrowing_that_goes_on_is_the_one_made_anew() -> None:
+    went_on = sum(map(narrowings_that_went_on, range(60)))
+    assert 100 < went_on < 2_000
+
+
+def narrowings_that_went_on(number: int) -> int:
+    """Compares each narrowing of a random conversation with one made anew; returns how many used the one before."""
+    source, log = random.Random(f"narrowing {number}"), ItemLog()
+    dropped: set[str] = set()
+    before: Narrowing | None = None
+    summary = Message.user("a summary")
+    went_on = 0
+    for step in range(40):
+        calls = [f"{step}-{place}" for place in range(source.randint(0, 2))]
+        log.append(Message.user(f"asks {step}"))
+        if source.random() < 0.5:
+            log.append(Reasoning(summary=f"thinks {step}"))
+        log.extend([FunctionCall(name="look", call_id=call) for call in calls])
+        for call in calls if source.random() < 0.9 else ():
+            log.append(FunctionCallOutput(call_id=call, output="seen"))
+        if source.random() < 0.1:
+            log.rollback(max(0, len(log) - source.randint(1, 6)))
+        history = log.rendered("stopped")
+        if source.random() < 0.2:
+            dropped = {item.id for item in history if source.random() < 0.4}
+        projected = [item for item in history if item.id not in dropped]
+        if source.random() < 0.1:
+            projected = projected[: source.randint(0, len(projected))]
+        if dropped and source.random() < 0.8:
+            projected = [summary, *projected]
+        index = HistoryIndex()
+        index.update(history, COUNTER, grows=False)
+        tail = index.tail
+        anew = Narrowing(projected, history, tail)
+        made = Narrowing(projected, history, tail, before)
+        assert [*made.wanted] == [*anew.wanted]
+        assert [*made.kept] == [*anew.kept]
+        went_on += before is not None and before._continued(projected, history, tail) is not None
+        before = made
+    return went_on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -97,6 +98,27 @@ async def test_the_window_leaves_out_whole_rounds_and_keeps_what_was_asked_for()
     assert texts(shown)[1] == f"[{left_out} earlier items of this conversation are no longer shown]"
     without = small(tiers=("window",), keep_first=False)
     assert items[0] not in await without.project_history(items)
+
+
+@pytest.mark.parametrize("tiers", [("repeats", "outputs"), ("window",), ("repeats", "outputs", "window")])
+@pytest.mark.parametrize("seed", range(6))
+async def test_what_is_known_of_conversations_changes_nothing(tiers: Any, seed: int) -> None:
+    source, layer = random.Random(seed), small(tiers=tiers)
+    talks: list[list[Item]] = [[Message(role="user", content=f"Talk {number}")] for number in range(20)]
+    states = [Compacted()] * len(talks)
+    for number in range(400):
+        at = source.randrange(len(talks)) if source.random() < 0.3 else 0
+        items = talks[at]
+        if source.random() < 0.1:
+            del items[source.randint(1, len(items)) :]
+        items += round_of(number, PAGE if source.random() < 0.3 else f"{number}: {PAGE}")
+        items.append(Message(role="user", content=f"And {number}?"))
+        anew = small(tiers=tiers)
+        layer.state = anew.state = states[at]
+        assert await layer.project_history(items) == await anew.project_history(items)
+        assert layer.state == anew.state
+        states[at] = layer.state
+    assert len({state.cut for state in states} | {state.outputs for state in states}) > 1
 
 
 async def test_cheap_means_come_first() -> None:

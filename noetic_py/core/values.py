@@ -101,15 +101,22 @@ def copy_private(value: object) -> Any:
         return copy_state(value)
 
 
-def copier_of(value: object) -> Other:
+def copier_of(value: object, known: tuple[object, Other] | None = None) -> Other:
     """A function that copies a value as `copy_private` does, faster where possible.
 
     To look through a large value takes longer than to copy it, so a caller keeps this for as long as the value is the
     same.
 
+    Args:
+        value: The value.
+        known: Another value with its copier: what stands in that too is not looked through again.
+
     Raises:
         ConfigError: As for `copy_private`.
     """
+    if known is not None and _shares(value, *known):
+        flat_too: Other = class_of(value)
+        return flat_too
     made = copy_private(value)
     if made is value:
         return _itself
@@ -120,6 +127,18 @@ def copier_of(value: object) -> Other:
         flat: Other = kind
         return flat
     return copy_private
+
+
+def _shares(value: Any, known: Any, copier: Other) -> bool:
+    """Whether the parts of a value cannot change, as those of a known one of which a copy takes its container only."""
+    kind = class_of(value)
+    if not (kind is copier is class_of(known)) or kind not in (dict, list):
+        return False
+    if kind is dict and not ATOMS.issuperset(map(type, value)):
+        return False
+    there = set(map(id, known.values() if kind is dict else known))
+    new = [part for part in (value.values() if kind is dict else value) if id(part) not in there]
+    return all(copy_private(part) is part for part in new)
 
 
 def _itself(value: object) -> object:

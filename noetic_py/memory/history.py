@@ -19,6 +19,50 @@ MADE_BY_LAYERS = "history"
 """The layer that items are marked with which the layers added to the history between them."""
 
 
+class Narrowing:
+    """What a view shows of a conversation that the layers narrowed, before its tail.
+
+    A list that goes on where an earlier one ended costs what is new in it.
+
+    Args:
+        projected: The history as the layers hand it on, with the tail or without it.
+        history: The conversation.
+        tail: Where its tail begins.
+        before: The narrowing of the request before.
+
+    Attributes:
+        wanted: What the layers show.
+        kept: The same without halves of pairs.
+    """
+
+    __slots__ = ("_history", "_projected", "_tail", "kept", "wanted")
+
+    def __init__(
+        self, projected: Sequence[Item], history: Sequence[Item], tail: int, before: Narrowing | None = None
+    ) -> None:
+        new = None if before is None else before._continued(projected, history, tail)
+        if before is None or new is None:
+            self.wanted: Sequence[Item] = narrowed(projected, history, tail)
+            self.kept: Sequence[Item] = paired(self.wanted)
+        else:
+            self.wanted, self.kept = [*before.wanted, *new], [*before.kept, *paired(new)]
+        self._projected, self._history, self._tail = tuple(projected), tuple(history), tail
+
+    def _continued(self, projected: Sequence[Item], history: Sequence[Item], tail: int) -> Sequence[Item] | None:
+        """The items behind the earlier ones, where both lists went on with the same; `None` where they did not."""
+        start = len(self._projected) - (len(self._history) - self._tail)
+        grown = len(history) - len(self._history)
+        if not (start >= 0 and tail >= self._tail and grown >= 0 and len(projected) - len(self._projected) == grown):
+            return None
+        if not (all(map(is_, self._projected, projected)) and all(map(is_, self._history, history))):
+            return None
+        # What was the tail before is behind a closed cut. Only an answer may still follow on reasoning.
+        reasoned = self.wanted and isinstance(self.wanted[-1], Reasoning)
+        if reasoned or not all(map(is_, projected[start:], history[self._tail :])):
+            return None
+        return history[self._tail : tail]
+
+
 def narrowed(projected: Sequence[Item], history: Sequence[Item], tail: int) -> Sequence[Item]:
     """The part of the conversation before its tail that the layers show.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from types import MappingProxyType
 from typing import Final, Self
@@ -34,9 +34,8 @@ from noetic_py.memory.history import (
     Anchors,
     HistoryIndex,
     HistoryListing,
+    Narrowing,
     Pin,
-    narrowed,
-    paired,
 )
 from noetic_py.models.model import OutputSchema
 
@@ -268,7 +267,7 @@ class LastView:
         first_round: Whether it was the first request of a turn.
         repeated: Its tokens that the view before had too.
         narrowed: Whether the layers had made something else of the conversation.
-        listing: What that was, in a process that has not made the view.
+        listing: Tells what that was, in a process that has not made the view.
     """
 
     head: HeadMark
@@ -282,7 +281,7 @@ class LastView:
     first_round: bool
     repeated: int
     narrowed: bool = False
-    listing: HistoryListing | None = None
+    listing: Callable[[], HistoryListing] | None = None
 
 
 @frozen(eq=False)
@@ -326,27 +325,30 @@ class Projector:
         shown: The last view, as far as the next one is compared with it.
         made: That view and what it was made of; `None` in a process that has not made it.
         recorded: Where the last view is recorded, and in which form.
+        listed: The last list of the layers in its stored form, and what it says.
     """
 
     # `_same` is how many items at the start of the conversation are those that the last view was made of, and `_index`
     # counts the items of that view. It is `None` until a conversation is there that was begun in another process.
-    __slots__ = ("_index", "_log", "_narrowed", "_same", "anchors", "made", "recorded", "shown")
+    __slots__ = ("_index", "_log", "_narrowed", "_narrowing", "_same", "anchors", "listed", "made", "recorded", "shown")
 
     def __init__(self, anchors: Anchors | None = None, shown: LastView | None = None) -> None:
         self.anchors: Anchors = Anchors() if anchors is None else anchors
         self.shown: LastView | None = shown
         self.made: Made | None = None
         self.recorded: Recorded = NOT_RECORDED
+        self.listed: tuple[object, HistoryListing] | None = None
         self._log = HistoryIndex()
         self._narrowed: HistoryIndex | None = None
+        self._narrowing: Narrowing | None = None
         self._index: HistoryIndex | None = None
         self._same = 0
 
     def fork(self) -> Self:
         """A projector that knows the same and goes its own way; costs nothing per item."""
         child = type(self)(self.anchors.fork(), self.shown)
-        child.made, child.recorded = self.made, self.recorded
-        child._same = self._same
+        child.made, child.recorded, child.listed = self.made, self.recorded, self.listed
+        child._same, child._narrowing = self._same, self._narrowing
         child._log = self._log.fork()
         child._narrowed = None if self._narrowed is None else self._narrowed.fork()
         if self._index is not None:
@@ -360,6 +362,7 @@ class Projector:
         """This projector, with the counts of another one that has made the same view."""
         if other._index is not None:
             self._log, self._narrowed, self._index, self._same = other._log, other._narrowed, other._index, other._same
+            self._narrowing, self.listed = other._narrowing, other.listed
         return self
 
     def plan(self, head: RequestHead, demands: Sequence[Demand]) -> Allocation:
@@ -451,10 +454,10 @@ class Projector:
         same = self._log.update(history, head.counter)
         tail = self._log.tail
         if projected is None:
-            self._narrowed = None
+            self._narrowed = self._narrowing = None
             return self._since_shown(before, _ViewHistory(history, self._log, tail, same, None))
-        wanted = narrowed(projected, history, tail)
-        kept = paired(wanted)
+        made = Narrowing(projected, history, tail, self._narrowing)
+        wanted, kept, self._narrowing = made.wanted, made.kept, made
         items = [*kept, *history[tail:]]
         if self._narrowed is None:
             self._narrowed = HistoryIndex()
@@ -475,7 +478,7 @@ class Projector:
         self._same = self._log.update(history[:size], counter) or len(self._log)
         if shown.narrowed:
             self._index = self._narrowed = HistoryIndex()
-            items = [] if listing is None else listing.items(history[:size])
+            items = [] if listing is None else listing().items(history[:size])
             self._narrowed.update(items, counter, grows=False)
             self._same = len(items)
 

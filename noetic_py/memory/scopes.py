@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from attrs import frozen
 
@@ -12,7 +12,6 @@ from noetic_py.errors import CodecError, ConfigError
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
-    from noetic_py.core.codec import Codec
 
 
 class Scope(Enum):
@@ -108,6 +107,21 @@ def places_of(scope: Scope, owner: str) -> Sequence[tuple[str, ...]]:
     return [(_PREFIX, namespace, scope.value, owner) for namespace in ("state", "data")]
 
 
+class ValueCodec(Protocol):
+    """What turns values into bytes and back."""
+
+    max_bytes: int
+    """How long a stored value may be."""
+
+    def dumps(self, value: Any) -> bytes:
+        """The bytes of a value."""
+        ...
+
+    def loads(self, data: bytes | str, type: Any = object, /) -> Any:
+        """The value of bytes, as an instance of `type`."""
+        ...
+
+
 class LayerStorage:
     """The values that a layer keeps beside its state, for its own scope; no key can reach those of another.
 
@@ -135,7 +149,7 @@ class LayerStorage:
     def __init__(
         self,
         backend: CheckpointBackend,
-        codec: Codec,
+        codec: ValueCodec,
         *,
         layer: str,
         scope: Scope,

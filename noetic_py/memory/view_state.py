@@ -7,6 +7,7 @@ an epoch begins, the other blocks of layers when they change, and some numbers. 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from attrs import frozen
@@ -60,7 +61,7 @@ def view_state(projector: Projector) -> ViewState:
     for each in shown.placed:
         state[f"{each.part.kind} {each.part.layer}"] = _part(each.part, None)
     if shown.narrowed:
-        _put_listing(state, listing_of(made.items, made.history, _listing(before)))
+        _put_listing(state, projector, made)
     return state
 
 
@@ -118,7 +119,7 @@ def restored(state: ViewState, path: tuple[str, ...] | None = None) -> Projector
             said = {name: bool(flags >> place & 1) for place, name in enumerate(_FLAGS)}
             anchors.habits[key.removeprefix("habit ")] = Habit(mark, changes, **said)
     size, cut, end, first, last, first_round, repeated = stored["shown"]
-    listing = _listing(stored)
+    listing = partial(_listing, stored) if "list" in stored else None
     placed = [PlacedPart(place, _known_part(stored, kind, layer)) for place, kind, layer in stored["placed"]]
     shown = LastView(
         HeadMark(*stored["head"]), [pin.part for pin in anchors.pins], size, cut, end, placed, first, last, first_round,
@@ -186,17 +187,26 @@ def _read_dropped(tree: Any) -> Dropped | None:
 # -------------------------------------------------------------------------------- the history
 
 
-def _put_listing(state: dict[str, JsonValue], listing: HistoryListing) -> None:
-    state["list"] = [[*each] if isinstance(each, tuple) else each.id for each in listing.entries]
-    state["from"] = listing.start
-    literal = {each.id: each for each in listing.entries if not isinstance(each, tuple)}
-    for name, item in literal.items():
-        [state[f"item {name}"]] = _items([item])
+def _put_listing(state: dict[str, JsonValue], projector: Projector, made: Made) -> None:
+    before, listed = projector.recorded.state, projector.listed
+    known: HistoryListing | None = None
+    if "list" in before:
+        known = listed[1] if listed is not None and listed[0] is before["list"] else _listing(before)
+    listing = listing_of(made.items, made.history, known)
+    names = [each.id for each in listing.entries if not isinstance(each, tuple)]
+    if listing is known:
+        # The list is mostly the one before, with what was said since.
+        state |= {key: before[key] for key in ("list", "from", *[f"item {name}" for name in names])}
+    else:
+        state["list"] = [[*each] if isinstance(each, tuple) else each.id for each in listing.entries]
+        state["from"] = listing.start
+        literal = {each.id: each for each in listing.entries if not isinstance(each, tuple)}
+        for name, item in literal.items():
+            [state[f"item {name}"]] = _items([item])
+    projector.listed = state["list"], listing
 
 
-def _listing(stored: Mapping[str, Any]) -> HistoryListing | None:
-    if "list" not in stored:
-        return None
+def _listing(stored: Mapping[str, Any]) -> HistoryListing:
     entries: list[Any] = []
     for each in stored["list"]:
         entries += [(each[0], each[1])] if isinstance(each, list) else read_items([stored[f"item {each}"]], _CODEC)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 from logging import WARNING
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from noetic_py.core.codec import Codec
     from noetic_py.core.runtime import Runtime
     from noetic_py.core.state import LayerStates
+    from noetic_py.engine.layers.state_codec import StateCodec
     from noetic_py.models.model import Model
     from noetic_py.tools.definition import AnyTool
 
@@ -36,7 +38,18 @@ if TYPE_CHECKING:
 class Layers:
     """The layers of a bundle, by what the engine asks of them."""
 
-    __slots__ = ("_hooks", "_order", "by_id", "codecs", "has_place", "memory", "state_types", "tool_layers", "tools")
+    __slots__ = (
+        "_hooks",
+        "_order",
+        "by_id",
+        "codecs",
+        "has_place",
+        "memory",
+        "state_codecs",
+        "state_types",
+        "tool_layers",
+        "tools",
+    )
 
     def __init__(self, memory: Memory) -> None:
         check_memory(memory)
@@ -55,6 +68,8 @@ class Layers:
         self.has_place = has_place(memory)
         # The codec of each layer's values, made when it is first needed and used by all runs.
         self.codecs: dict[str, Codec] = {}
+        # Those of states, by layer and owner, the last used at the end.
+        self.state_codecs: OrderedDict[tuple[str, str], StateCodec] = OrderedDict()
         self._order[""] = by_slot
         # The types of all states.
         self.state_types: Sequence[object] = tuple([self.state_type(layer) for layer in self.by_id])
@@ -160,7 +175,7 @@ class Live:
         layer_state, copiers = self.peek(), self._frame.x.layer_store.copiers
         known = copiers.get(self._layer.id)
         if known is None or known[0] is not layer_state:
-            known = copiers[self._layer.id] = (layer_state, copier_of(layer_state))
+            known = copiers[self._layer.id] = (layer_state, copier_of(layer_state, known))
         return known[1](layer_state)
 
     def set(self, value: object) -> None:
@@ -188,14 +203,15 @@ class Live:
         self._frame.x.run.in_its_thread(partial(self._put, value, base))
 
     def _put(self, value: object, base: object) -> None:
-        copier = copier_of(value)
+        copiers = self._frame.x.layer_store.copiers
+        copier = copier_of(value, copiers.get(self._layer.id))
         try:
             # Code that has made it may hold on to it.
             value = copier(value)
         except ConfigError as error:
             error.at(self._frame.path)
             raise
-        self._frame.x.layer_store.copiers[self._layer.id] = (value, copier)
+        copiers[self._layer.id] = (value, copier)
         now = self.peek()
         if now is not base:
             try:

@@ -27,6 +27,7 @@ from noetic_py.engine.journaling.fold import below, lasting, placed
 from noetic_py.engine.kind import BodySegment
 from noetic_py.engine.layers.handles import NO_LAYERS, Live
 from noetic_py.engine.layers.lifecycle import report_failure
+from noetic_py.engine.layers.state_codec import StateCodec
 from noetic_py.engine.layers.versions import NEWER, is_older, migrated, newest
 from noetic_py.engine.merge import CONFLICT, conflict, hint_of, merged
 from noetic_py.errors import CodecError, ConfigError, NoeticError, VersionConflict
@@ -72,6 +73,8 @@ _CALLS = 200
 _MARKS = 8
 _LINE = "\n"
 _POSITION = "@"
+# The codecs of so many states are kept with what they know.
+_OWNERS = 32
 # A run that goes on looks through so many of its states for the one that it had mirrored.
 _LOOKED_THROUGH = 100
 # The records that say how layers' states were changed.
@@ -113,8 +116,10 @@ class StoredLayers:
         x = self._x
         if layer.scope is Scope.EXECUTION:
             return self._storage_of(layer, namespace, _place_of(x), run_id=x.run_id)
-        owner = owner_of(layer.scope, layer=layer.id, thread_id=self._thread, user_id=x.user_id)
-        return self._storage_of(layer, namespace, owner)
+        return self._storage_of(layer, namespace, self._owner_of(layer))
+
+    def _owner_of(self, layer: AnyLayer) -> str:
+        return owner_of(layer.scope, layer=layer.id, thread_id=self._thread, user_id=self._x.user_id)
 
     @property
     def _thread(self) -> str:
@@ -122,7 +127,8 @@ class StoredLayers:
         return self._x.run.memory.owner or self._x.thread_id
 
     def _storage_of(self, layer: AnyLayer, namespace: str, owner: str, *, run_id: str = "") -> LayerStorage:
-        codec, backend = self._codec_of(layer), self._x.run.resources.storage
+        backend = self._x.run.resources.storage
+        codec = self._state_codec_of(layer, owner) if namespace == "state" else self._codec_of(layer)
         return LayerStorage(
             backend, codec, layer=layer.id, scope=layer.scope, owner=owner, namespace=namespace, run_id=run_id
         )
@@ -133,6 +139,15 @@ class StoredLayers:
         codec = known.get(layer.id)
         if codec is None:
             codec = known[layer.id] = Codec(types_in(layer.state_type))
+        return codec
+
+    def _state_codec_of(self, layer: AnyLayer, owner: str) -> StateCodec:
+        """The codec of a layer's state; of the owners that have used it last it knows what is stored."""
+        known, key = self._x.layers.state_codecs, (layer.id, owner)
+        codec = known.pop(key, None) or StateCodec(self._codec_of(layer), self._x.layers.state_type(layer.id))
+        known[key] = codec
+        while len(known) > _OWNERS:
+            known.popitem(last=False)
         return codec
 
     async def load(self, layer: AnyLayer) -> object:
@@ -149,6 +164,8 @@ class StoredLayers:
         state = await self._begun_apart(layer, found)
         if state is _NEVER:
             state = _first_of(layer) if found is _NEVER else found
+            if self._state_codec_of(layer, self._owner_of(layer)).is_fixed(state):
+                self.copiers[layer.id] = (state, type(state))
             self._mirrored[layer.id] = _Mirrored(state, found, version, written)
         else:
             self._mirrored[layer.id] = _Mirrored(state, _NEVER, -1)
@@ -336,7 +353,12 @@ class StoredLayers:
         return f"{place} {self._digest(layer, state)}"
 
     def _digest(self, layer: AnyLayer, state: object) -> str:
-        return digest_of(self._codec_of(layer).dumps(state))
+        return digest_of(self._form(layer, state))
+
+    def _form(self, layer: AnyLayer, state: object) -> bytes:
+        if layer.scope is Scope.EXECUTION:
+            return self._codec_of(layer).dumps(state)
+        return self._state_codec_of(layer, self._owner_of(layer)).form(state)
 
     def _signed(self, layer: AnyLayer, state: object, before: str) -> str:
         """The writer of a state, and the executions whose changes are in it, with how far these are."""
@@ -409,9 +431,8 @@ class StoredLayers:
         return copy_private(draft.read())
 
     def _is_stored(self, layer: AnyLayer, value: object, theirs: object) -> bool:
-        codec = self._codec_of(layer)
         # Equal values may be stored in different ways, as 1 and True are.
-        return bool(value == theirs) and codec.dumps(value) == codec.dumps(theirs)
+        return bool(value == theirs) and self._form(layer, value) == self._form(layer, theirs)
 
     async def _write(self, layer: AnyLayer, storage: LayerStorage, value: object, written: str, expected: int) -> int:
         """Write a layer's state, or remove it.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from logging import WARNING
+from operator import is_
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from attrs import define, evolve, field, frozen
@@ -38,6 +40,8 @@ _GONE: Final = "[an output of {size} characters, no longer shown; call the tool 
 _LEFT_OUT: Final = "[{count} earlier items of this conversation are no longer shown]"
 # Shorter texts are not worth a placeholder.
 _SHORT: Final = 200
+# What was made of so many conversations is kept for their next request.
+_CONVERSATIONS: Final = 16
 
 
 @frozen
@@ -111,7 +115,7 @@ class Compaction(MemoryLayer[Compacted]):
     def __attrs_post_init__(self) -> None:
         code = "compaction-settings"
         # Shared by all handles of the layer.
-        self.__dict__["_index"] = HistoryIndex()
+        self.__dict__["_known"] = OrderedDict[str, _ShownConversation]()
         at_least(self, code, 1, window=self.window)
         at_least(self, code, 0, keep_rounds=self.keep_rounds)
         at_least(self, code, 100, max_summary=self.max_summary, max_input=self.max_input)
@@ -176,49 +180,64 @@ class Compaction(MemoryLayer[Compacted]):
 
     async def project_history(self, items: Sequence[Item]) -> Sequence[Item]:
         """The conversation as it was decided, and another decision when it has grown too large."""
-        shown = _applied(self, items, self.state)
+        state = self.state
+        known = self._known_of(items)
+        shown = known.applied(self, items, state)
         # Of what was shown before nothing is counted again.
-        index: HistoryIndex = self.__dict__["_index"]
-        index.update(shown, COUNTER, grows=False)
-        if index.tokens <= self.window * self.above:
+        known.index.update(shown, COUNTER, grows=False)
+        if known.index.tokens <= self.window * self.above:
             return shown
-        self.state = await self._decided(items, self.state)
-        return _applied(self, items, self.state)
+        self.state = await self._decided(items, state)
+        return known.applied(self, items, self.state)
+
+    def _known_of(self, items: Sequence[Item]) -> _ShownConversation:
+        """What is known of a conversation; of those that were not shown for the longest time it is dropped."""
+        all_known: OrderedDict[str, _ShownConversation] = self.__dict__["_known"]
+        first = items[0].id if items else ""
+        known = all_known[first] = all_known.pop(first) if first in all_known else _ShownConversation()
+        while len(all_known) > _CONVERSATIONS:
+            all_known.popitem(last=False)
+        return known
 
     async def _decided(self, items: Sequence[Item], state: Compacted) -> Compacted:
         """Markers that make it small enough, or as small as may be."""
         target = int(self.window * self.down_to)
-        index = HistoryIndex()
-        index.update(items, COUNTER, grows=False)
         tally = _Tally(self, items, state)
+        # What is left out already stays so, and is not looked at again.
+        rest = items[_after(items, tally.state.cut) :]
+        index = HistoryIndex()
+        index.update(rest, COUNTER, grows=False)
         if index.tail == 0:
             # There is nothing but the newest part.
             return state
         if "repeats" in self.tiers and tally.size > target:
-            tally.take("repeats", evolve(tally.state, repeats=items[index.tail - 1].id))
+            tally.take("repeats", evolve(tally.state, repeats=rest[index.tail - 1].id))
         if "outputs" in self.tiers and tally.size > target:
-            old = min(_rounds_back(items, self.keep_rounds), index.tail)
+            old = min(_rounds_back(rest, self.keep_rounds), index.tail)
             if old:
-                tally.take("outputs", evolve(tally.state, outputs=items[old - 1].id))
+                tally.take("outputs", evolve(tally.state, outputs=rest[old - 1].id))
         if tally.size > target and ("window" in self.tiers or "summary" in self.tiers):
-            await self._left_out(items, index.tail, target, tally)
+            await self._left_out(items, rest, index.tail, target, tally)
         return evolve(tally.state, saved=tuple(tally.saved.items()))
 
-    async def _left_out(self, items: Sequence[Item], tail: int, target: int, tally: _Tally) -> None:
-        """Leave the oldest items out, with a summary where one is wanted."""
+    async def _left_out(
+        self, items: Sequence[Item], rest: Sequence[Item], tail: int, target: int, tally: _Tally
+    ) -> None:
+        """Leave the oldest items of the rest out, with a summary where one is wanted."""
         # In place, so that a cut of what is shown is a cut of what there is.
-        shown = _replaced(items, tally.state)
+        shown = _replaced(rest, tally.state)
         index = HistoryIndex()
         index.update(shown, COUNTER, grows=False)
         summarised = "summary" in self.tiers
         # A token is hardly ever less than three characters.
         room = target - (self.max_summary // 3 if summarised else 0)
         cut = index.oldest_cut(max(0, room), tail)
-        if cut <= _after(items, tally.state.cut):
+        if not cut:
             return
-        state = evolve(tally.state, cut=items[cut - 1].id)
+        state = evolve(tally.state, cut=rest[cut - 1].id)
         if summarised:
-            state = await self._summarised(items[_after(items, state.covers) : cut], state)
+            end = len(items) - len(rest) + cut
+            state = await self._summarised(items[_after(items, state.covers) : end], state)
         tally.take("summary" if summarised else "window", state)
 
     async def _summarised(self, items: Sequence[Item], state: Compacted) -> Compacted:
@@ -250,8 +269,7 @@ class _Tally:
 
     def __init__(self, layer: Compaction, items: Sequence[Item], state: Compacted) -> None:
         # Markers of another conversation mean nothing here.
-        known = {item.id for item in items}
-        if state.cut and state.cut not in known:
+        if state.cut and not _after(items, state.cut):
             state = Compacted()
         self.layer, self.items, self.state, self.saved = layer, items, state, {}
         self.size = weigh(_applied(layer, items, state), COUNTER)
@@ -268,18 +286,40 @@ class _Tally:
 # ------------------------------------------------------------------------------------------------------------ applying
 
 
+@define(eq=False)
+class _ShownConversation:
+    """What was shown of a conversation last, so that a request costs what was said since."""
+
+    items: Sequence[Item] = ()
+    state: Compacted | None = None
+    shown: Sequence[Item] = ()
+    index: HistoryIndex = field(factory=HistoryIndex)
+
+    def applied(self, layer: Compaction, items: Sequence[Item], state: Compacted) -> Sequence[Item]:
+        """The conversation as the markers say."""
+        before, new = self.items, items[len(self.items) :]
+        goes_on = self.state == state and len(before) <= len(items) and all(map(is_, before, items))
+        if goes_on and not any(item.id in (state.repeats, state.outputs, state.cut, state.covers) for item in new):
+            self.shown = (*self.shown, *new)
+        else:
+            self.shown = tuple(_applied(layer, items, state))
+        self.items, self.state = tuple(items), state
+        return [*self.shown]
+
+
 def _after(items: Sequence[Item], marker: str) -> int:
     """The place behind the item that a marker names; 0 when there is no such item."""
     if not marker:
         return 0
-    return next((place for place in range(len(items), 0, -1) if items[place - 1].id == marker), 0)
+    places = zip(range(len(items), 0, -1), reversed(items), strict=True)
+    return next((place for place, item in places if item.id == marker), 0)
 
 
 def _rounds_back(items: Sequence[Item], rounds: int) -> int:
     """Where the last so many rounds of tool outputs begin."""
     left, inside = rounds, False
-    for place in range(len(items), 0, -1):
-        is_output = isinstance(items[place - 1], FunctionCallOutput)
+    for place, item in zip(range(len(items), 0, -1), reversed(items), strict=True):
+        is_output = isinstance(item, FunctionCallOutput)
         if is_output and not inside:
             if left == 0:
                 return place
@@ -326,7 +366,8 @@ def _applied(layer: Compaction, items: Sequence[Item], state: Compacted) -> Sequ
         return rest
     kept: list[Item] = []
     if layer.keep_first:
-        kept += [item for item in items[:cut] if isinstance(item, Message) and item.role == "user"][:1]
+        asked = next((item for item in items[:cut] if isinstance(item, Message) and item.role == "user"), None)
+        kept += [] if asked is None else [asked]
     summary = _LEFT_OUT.format(count=cut - len(kept))
     if state.summary and _after(items, state.covers):
         summary = f"{summary}\nA summary of them:\n{state.summary}"
