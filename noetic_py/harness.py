@@ -56,9 +56,11 @@ if TYPE_CHECKING:
     from noetic_py.engine.run import RunPlan
     from noetic_py.engine.state import Run
     from noetic_py.journal.run_summary import ResumePlan
+    from noetic_py.journal.stored import Queued
     from noetic_py.journal.transforms import RecordTransform
     from noetic_py.plugins import LayerRegistry
     from noetic_py.runner.workers import QueueWorker, SubmitOptions
+    from noetic_py.schedules import Schedule, Scheduler, Schedules
     from noetic_py.sessions.erasure import ErasureCertificate
     from noetic_py.sessions.export import LayerData
     from noetic_py.sessions.session import Session, Sessions
@@ -66,6 +68,14 @@ if TYPE_CHECKING:
     from noetic_py.tools.definition import AnyTool
 
 MemoryT = TypeVar("MemoryT", bound=Memory)
+
+
+def _schedules_of(schedules: object, flows: Mapping[str, AnyStep]) -> Mapping[str, Schedule]:
+    if schedules is None:
+        return {}
+    from noetic_py.schedules import check_schedules
+
+    return check_schedules(schedules, flows)
 
 
 @awaited("harness")
@@ -85,6 +95,7 @@ class Harness(Generic[M_co]):
         plugins: The plugins to load, by name or as objects; all that are installed when left out.
         services: Services by type.
         flows: Steps by name, for the command line and for `submit` and `work`.
+        schedules: When `work` begins runs of these flows by itself, by name.
         model_settings: Settings for every model call, farther than a step's own.
         sessions: How its sessions behave.
         runtime: The clock, ids and randomness; the machine's when left out.
@@ -117,6 +128,7 @@ class Harness(Generic[M_co]):
         plugins: Sequence[object] | None = ...,
         services: Mapping[type[Any], object] = ...,
         flows: Mapping[str, AnyStep] = ...,
+        schedules: Mapping[str, Schedule] = ...,
         model_settings: ModelSettings = ...,
         sessions: SessionPolicy = ...,
         runtime: Runtime = ...,
@@ -139,6 +151,7 @@ class Harness(Generic[M_co]):
         plugins: Sequence[object] | None = ...,
         services: Mapping[type[Any], object] = ...,
         flows: Mapping[str, AnyStep] = ...,
+        schedules: Mapping[str, Schedule] = ...,
         model_settings: ModelSettings = ...,
         sessions: SessionPolicy = ...,
         runtime: Runtime = ...,
@@ -161,6 +174,7 @@ class Harness(Generic[M_co]):
         plugins: Sequence[object] | None = None,
         services: Mapping[type[Any], object] | None = None,
         flows: Mapping[str, AnyStep] | None = None,
+        schedules: Mapping[str, Schedule] | None = None,
         model_settings: Mapping[str, Any] | None = None,
         sessions: SessionPolicy | None = None,
         runtime: Runtime = SYSTEM,
@@ -181,13 +195,14 @@ class Harness(Generic[M_co]):
         check_parts(memory, model, budget, tools, max_parallel_tools, max_iterations, lease)
         self._plugins = load_plugins(plugins, runtime=runtime)
         backend = self._plugins.backend(checkpoints, record_transforms)
-        self._backend = checked_backend(backend, self._plugins, sessions, memory, (model, *tools), services)
+        self._backend = kept = checked_backend(backend, self._plugins, sessions, memory, (model, *tools), services)
         self._made_backend = isinstance(checkpoints, str)  # and so the harness's own to close
         self.flows: Mapping[str, AnyStep] = {k: require_step(v, f"flows[{k!r}]") for k, v in (flows or {}).items()}
+        self._schedules = _schedules_of(schedules, self.flows)
         self._resources = Resources(
             runtime=runtime,
             layers=layers_for(Memory() if memory is None else memory),
-            storage=self._backend,
+            storage=kept,
             model=model,
             models=self._plugins.models,
             tools=tuple(tools),
@@ -202,14 +217,12 @@ class Harness(Generic[M_co]):
         self._group: anyio.abc.TaskGroup | None = None
         self._closed, self._lost = False, LostCalls()
         self._detached_runs: dict[str, registry.RunHandle[Any, Any]] = {}  # those that steps have started, by id
-        self._session_store = SessionStore(self._backend, sessions, runtime, memory, self._resources)
+        self._session_store = SessionStore(kept, sessions, runtime, memory, self._resources)
         self._workers: list[QueueWorker] = []
         self._living = registry.Living(self._refuse)
-        self._access = Authorizer(access)
-        given = (at_home(each, self._resources) for each in (services or {}, self._plugins.services.by_type))
-        self._planner = Planner(
-            engine.INTERPRETER, self._resources, self._living, self._access, tuple(given), self._backend, self.flows
-        )
+        self._access = asked = Authorizer(access)
+        given = tuple(at_home(each, self._resources) for each in (services or {}, self._plugins.services.by_type))
+        self._planner = Planner(engine.INTERPRETER, self._resources, self._living, asked, given, kept, self.flows)
 
     @property
     def budget(self) -> Budget | None:
@@ -735,12 +748,7 @@ class Harness(Generic[M_co]):
             info = await self.runs.wait(run_id)
             if info.status not in ("completed", "aborted"):
                 raise await lease.failure_of(self._needed(), info)
-            # Another task of this process may be reading it.
-            run, plan = await self._reopen(run_id, step, state_type, {"wait": 60.0}, ALLOW_ALL, reads=True)
-            try:
-                return await self._engine.run_flow(run, plan)
-            finally:
-                self._living.remove(run)
+            return await self._engine.run_flow(*await self._reopen(run_id, step, state_type, {}, ALLOW_ALL, reads=True))
 
     @overload
     def resume_stream(
@@ -829,11 +837,13 @@ class Harness(Generic[M_co]):
             run = self._planner.again(run_id, run_history, options)
             run.flow, run.on_diverge = step, options.get("on_diverge", "fail")
             plan = await lease.go_on(run, run_history, step, codec, storage, {**options, "state_type": state_type})
-            self._living.add(run)
+            if not reads:
+                self._living.add(run)
             return run, evolve(plan, storage=storage)
 
         async def take() -> tuple[Run, RunPlan]:
-            self._living.admit(run_id, "await that run")
+            if not reads:
+                self._living.admit(run_id, "await that run")
             if not options.get("as_worker"):
                 return await go_on(storage)
             from noetic_py.runner import workers
@@ -905,14 +915,19 @@ class Harness(Generic[M_co]):
             RunBusy: There is a run with this id.
             AccessDenied: The access policy does not let the caller run it.
         """
-        from noetic_py.runner import lease, workers
+        from noetic_py.runner import workers
 
         self._check_home()
         backend = self._needed()
         flow = require_step(step, "submit")
         workers.check_submit(options)
         queued = workers.place_in(queue, flow, self.flows, await workers.when_of(at, backend), priority)
-        run, plan = await self._planner.begin(flow, input, state, None, options)
+        return await self._store_queued(*await self._planner.begin(flow, input, state, None, options), queued)
+
+    async def _store_queued(self, run: Run, plan: RunPlan, queued: Queued) -> str:
+        """Store the beginning of a run that a worker carries out; returns its id."""
+        from noetic_py.runner import lease
+
         try:
             if plan.storage is not None:
                 await lease.begin_stored_run(run, plan, evolve(plan.storage, queued=queued))
@@ -920,11 +935,10 @@ class Harness(Generic[M_co]):
             self._living.remove(run)
         for worker in self._workers:
             worker.look()
-        run_id: str = run.run_id
-        return run_id
+        return run.run_id
 
     async def work(self, queues: Sequence[str] = ("default",), *, concurrency: int = 10, lives: int = 5) -> None:
-        """Carry out the runs that were submitted, until the harness is shut down.
+        """Carry out the runs that were submitted, until the harness is shut down; and begin those of its schedules.
 
         A run belongs to one worker at a time. When its worker dies, another one goes on with it from its last commit as
         soon as the lease has run out, in SQLite at once. A run that waits, for an approval or an answer, holds no
@@ -942,6 +956,7 @@ class Harness(Generic[M_co]):
                 has no queues, code `"queues"`.
         """
         from noetic_py.runner import workers
+        from noetic_py.runner.lease import beside
 
         self._check_home()
         backend = self._needed()
@@ -961,9 +976,25 @@ class Harness(Generic[M_co]):
             return
         self._workers.append(worker)
         try:
-            await worker.run()
+            await (beside(self._scheduler().run, worker.run) if self._schedules else worker.run())
         finally:
             self._workers.remove(worker)
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules of this harness.
+
+        Raises:
+            ConfigError: The harness has no backend; code `"no-backend"`.
+        """
+        from noetic_py.schedules import Schedules
+
+        return Schedules(self._scheduler(), self._access)
+
+    def _scheduler(self) -> Scheduler:
+        from noetic_py.schedules import Scheduler
+
+        return Scheduler(self._schedules, self._needed(), self.flows, self._planner, self._store_queued)
 
     async def _carry(self, claimed: ClaimedRun, step: AnyStep) -> None:
         # The policy is not asked: the run that was submitted was allowed.

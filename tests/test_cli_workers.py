@@ -1,4 +1,4 @@
-"""`noetic submit`, `noetic worker` and `noetic queues`."""
+"""`noetic submit`, `noetic worker`, `noetic queues` and `noetic schedules`."""
 
 from __future__ import annotations
 
@@ -128,3 +128,47 @@ def test_what_cannot_be(inside: Inside, arguments: tuple[str, ...], said: str) -
     done = inside.run(*arguments)
     assert done.returncode != 0
     assert said in done.stderr
+
+
+TIMED = """
+from datetime import timedelta
+
+from noetic_py.schedules import Schedule
+
+
+@step
+async def flow(text: str, ctx: Context[Memory, StateBag]) -> str:
+    return text.upper()
+
+
+def harness(checkpoints=None) -> Harness:
+    morning = Schedule("30 9 * * MON-FRI", flow, "tea", timezone="Europe/Paris")
+    seconds = Schedule(timedelta(seconds=1), flow, "milk", catch_up="all")
+    return Harness(checkpoints=checkpoints, flows={"flow": flow}, schedules={"morning": morning, "seconds": seconds})
+"""
+
+
+@posix
+def test_schedules_are_shown_paused_and_triggered(shell: Shell, inside: Inside) -> None:
+    shell.write(TIMED)
+    lines = inside.run("schedules", "flow.py").stdout.splitlines()
+    assert lines[0].split()[:5] == ["SCHEDULE", "WHEN", "TIME", "ZONE", "QUEUE"]
+    assert lines[1].startswith("morning   30 9 * * MON-FRI  Europe/Paris  default  2")
+    assert lines[2].startswith("seconds   every 0:00:01")
+    paused = inside.run("schedules", "flow.py", "--pause", "morning", "--json")
+    morning, seconds = json.loads(paused.stdout)
+    assert (morning["paused"], morning["next"], seconds["paused"]) == (True, None, False)
+    triggered = inside.run("schedules", "flow.py", "--trigger", "morning")
+    assert triggered.stderr.startswith("submitted: morning@")
+    run_id = triggered.stderr.split()[1]
+    with a_worker(shell):
+        reaches(inside, run_id, "completed")
+        end = time.monotonic() + TIMEOUT
+        while not (begun := [line for line in inside.run("runs").stdout.splitlines() if line.startswith("seconds@")]):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    assert begun
+    unknown = inside.run("schedules", "flow.py", "--resume", "evening")
+    assert (unknown.returncode, "is not a schedule of this harness" in unknown.stderr) == (2, True)
+    shell.write("@step\nasync def flow(x: str) -> str:\n    return x\n")
+    assert inside.run("schedules", "flow.py").stdout == "the file's harness has no schedules\n"

@@ -78,6 +78,11 @@ SHOWN = {
         "first: (1 items) I see.\ndetour: (3 items) I see. tides.detour Brest\nalone: (1 items) I see. False\n",
         "later: (3 items) I see. 2 turns\ntraces: True False\nanew: (1 items) I see. {}",
     ],
+    "schedules": [
+        "  Mon 26 Oct 08:00\n  Tue 27 Oct 08:00\n  Wed 28 Oct 08:00\n",
+        "seconds: the gauge of Dover\neach time has one run: True\nseconds: paused\nweekdays: goes on\n",
+        "by hand: the gauge of Brest\n",
+    ],
     "progress": ["interrupted\ncopy: 3 of 6\n6 pages\ncopied: Tides, Moon, Springs, Neaps, Neaps, Currents, Storms"],
     "secret_key": [
         '{"user":"ada","password":"[secret]"}\nada was let in with [secret] at Bank(key=Secret([secret], name=',

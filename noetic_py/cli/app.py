@@ -213,6 +213,24 @@ def queues(db: Database = None, json: Json = False, trace: Trace = False) -> Non
 
 
 @app.command()
+def schedules(
+    target: Target,
+    pause: Annotated[str | None, typer.Option("--pause", metavar="NAME", help="Let it begin no runs.")] = None,
+    resume: Annotated[str | None, typer.Option("--resume", metavar="NAME", help="Let it begin runs again.")] = None,
+    trigger: Annotated[str | None, typer.Option("--trigger", metavar="NAME", help="Submit a run of it now.")] = None,
+    db: Database = None,
+    json: Json = False,
+    trace: Trace = False,
+) -> None:
+    """Show when the schedules of a file's harness begin runs; pause, resume or trigger one."""
+    from noetic_py.cli import working
+    from noetic_py.cli.stored_runs import run_async
+
+    request = working.ScheduleRequest(target, db, pause, resume, trigger, json)
+    raise typer.Exit(run_async(lambda: working.show_schedules(request), trace=trace))
+
+
+@app.command()
 def show(
     name: RunName,
     items: Annotated[bool, typer.Option("--items", help="The conversation.")] = False,

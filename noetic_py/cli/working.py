@@ -1,4 +1,4 @@
-"""`noetic submit`, `noetic worker` and `noetic queues`: runs that worker processes carry out."""
+"""`noetic submit`, `noetic worker`, `noetic queues` and `noetic schedules`: runs that worker processes carry out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from noetic_py.runner.lease import beside
 from noetic_py.runner.registry import Signals
 from noetic_py.runner.workers import labelled
 
-__all__ = ["SubmitRequest", "WorkRequest", "show_queues", "submit", "work"]
+__all__ = ["ScheduleRequest", "SubmitRequest", "WorkRequest", "show_queues", "show_schedules", "submit", "work"]
 
 
 @frozen(eq=False)
@@ -128,6 +128,44 @@ async def show_queues(db: str | None, *, as_json: bool) -> int:
     async with read_runs(db) as (runs, _):
         found = await runs.queues()
     write_out(_as_json(found) if as_json else _as_text(found))
+    return 0
+
+
+@frozen(eq=False)
+class ScheduleRequest:
+    """The options of `noetic schedules`; see `noetic schedules --help`."""
+
+    target: str
+    db: str | None
+    pause: str | None
+    resume: str | None
+    trigger: str | None
+    as_json: bool
+
+
+async def show_schedules(request: ScheduleRequest) -> int:
+    """Change a schedule of a file's harness, and print how all of them stand."""
+    file = load_flow(request.target)
+    async with AsyncExitStack() as stack:
+        harness = await stack.enter_async_context(await _harness(stack, file, None, database_of(file, request.db)))
+        schedules = harness.schedules
+        if request.pause is not None:
+            await schedules.pause(request.pause)
+        if request.resume is not None:
+            await schedules.resume(request.resume)
+        if request.trigger is not None:
+            say(f"submitted: {await schedules.trigger(request.trigger)}")
+        found = await schedules.list()
+    if request.as_json:
+        write_out(json.dumps([asdict(each) for each in found], indent=2, default=str))
+        return 0
+    rows = [("SCHEDULE", "WHEN", "TIME ZONE", "QUEUE", "NEXT", "LAST RUN")]
+    for each in found:
+        following = "paused" if each.next is None else f"{each.next.astimezone():%Y-%m-%d %H:%M:%S}"
+        when = each.when if isinstance(each.when, str) else f"every {each.when}"
+        place = (printable(each.name), when, each.timezone, printable(each.queue))
+        rows.append((*place, following, printable(each.last_run or "")))
+    write_out(table(rows) if found else "the file's harness has no schedules")
     return 0
 
 

@@ -28,6 +28,7 @@ from noetic_py import (
 from noetic_py.access import ACTIONS, AccessAction, AccessPolicy, RoleAccess
 from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.memory import StaticContent
+from noetic_py.schedules import Schedule
 from noetic_py.sessions.export import SessionData
 from noetic_py.testing import ScriptedModel
 
@@ -141,7 +142,15 @@ class World:
 
 def a_harness(backend: CheckpointBackend, policy: AccessPolicy = POLICY) -> Harness[Any]:
     model = ScriptedModel(*["Hi."] * 99)
-    return Harness(plugins=(), checkpoints=backend, access=policy, memory=Mem(), model=model, flows={"hello": hello})
+    return Harness(
+        plugins=(),
+        checkpoints=backend,
+        access=policy,
+        memory=Mem(),
+        model=model,
+        flows={"hello": hello},
+        schedules={"daily": Schedule("0 9 * * *", hello, "x", user_id="ada")},
+    )
 
 
 @asynccontextmanager
@@ -231,6 +240,23 @@ async def start(w: World) -> object:
 @deed("Harness.submit", "run")
 async def submit(w: World) -> object:
     return len(await w.harness.submit(hello, "x", user_id=w.owner))
+
+
+@deed("Schedules.pause", "read", "run", keyed=False)
+async def pause_schedule(w: World) -> object:
+    await w.harness.schedules.pause("daily")
+    return True
+
+
+@deed("Schedules.resume", "read", "run", keyed=False)
+async def resume_schedule(w: World) -> object:
+    await w.harness.schedules.resume("daily")
+    return True
+
+
+@deed("Schedules.trigger", "read", "run", keyed=False)
+async def trigger_schedule(w: World) -> object:
+    return len(await w.harness.schedules.trigger("daily"))
 
 
 @deed("Session.run", "run")

@@ -62,6 +62,7 @@ OPEN: dict[str, str] = {
     "Harness.run_sync": "tested by itself, for it runs where there is no event loop",
     "Harness.session": "reads nothing and makes nothing; each method of what it gives asks",
     "Harness.sessions": "reads nothing; each method of what it gives asks",
+    "Harness.schedules": "reads nothing; each method of what it gives asks",
     "Harness.runs": "reads nothing; each method of what it gives asks",
     "Harness.budget": "what the harness was made with",
     "Harness.flows": "what the harness was made with",
@@ -101,7 +102,7 @@ OPEN: dict[str, str] = {
 
 def services() -> list[type[Any]]:
     """The classes that a harness gives to its callers: those that its public methods return, and so on from there."""
-    modules = [import_module("noetic_py.harness")]
+    modules = [import_module("noetic_py.harness"), import_module("noetic_py.schedules")]
     for package in (noetic_py.runner, noetic_py.sessions):
         modules += [import_module(each.name) for each in iter_modules(package.__path__, f"{package.__name__}.")]
     known: dict[str, type[Any]] = {
@@ -129,7 +130,7 @@ def test_every_public_method_asks_or_says_why_not() -> None:
     found = {f"{kind.__name__}.{name}" for kind in services() for name in public(kind)}
     asking = {deed.method for deed in DEEDS}
     # These are of the store as a whole, and tested by themselves.
-    asking |= {"Runs.describe", "Runs.queues", "Runs.stats"}
+    asking |= {"Runs.describe", "Runs.queues", "Runs.stats", "Schedules.list"}
     assert asking | set(OPEN) == found | {"Harness.flows", "RunHandle.stream"}
     assert not asking & set(OPEN)
 
@@ -149,7 +150,7 @@ class Switch:
 ARGUMENTS: dict[str, Any] = {
     "step": hello, "input": "x", "run_id": "live", "value": "enough", "reason": "enough", "channel": LINE,
     "key": TRIP, "session": TRIP, "into": TRIP, "user": "ada", "message": "x", "kind": StateBag, "data": "{}",
-    "user_id": "ada", "answers": Answer("paying", "key", "approved"), "keep": 0,
+    "name": "daily", "user_id": "ada", "answers": Answer("paying", "key", "approved"), "keep": 0,
 }  # fmt: skip
 """What is given for a parameter of this name."""
 
@@ -194,7 +195,14 @@ async def test_every_public_method_is_denied(acting: Principal | None, says: boo
     policy = Switch()
     async with a_world(InMemoryBackend(), policy) as world:
         harness, before = world.harness, await world.contents()
-        given: list[Any] = [harness, harness.runs, harness.sessions, harness.session("ada", "trip"), world.handle]
+        given: list[Any] = [
+            harness,
+            harness.runs,
+            harness.schedules,
+            harness.sessions,
+            harness.session("ada", "trip"),
+            world.handle,
+        ]
         instances: dict[type[Any], Any] = {type(each): each for each in [*given, world.handle.stream]}
         let_in: dict[str, object] = {}
         asking = [(kind, name) for kind in services() for name in public(kind) if f"{kind.__name__}.{name}" not in OPEN]
