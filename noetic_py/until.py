@@ -124,7 +124,7 @@ class Snapshot(Generic[O_co]):
     @property
     def last_step(self) -> StepMeta | None:
         """The most recently completed step."""
-        return self._ctx.last_step
+        return self._ctx.engine.last_step
 
 
 class Until(Protocol[O_contra]):
