@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from attrs import frozen
 
 from noetic_py import errors
 from noetic_py.context.step import is_seconds
-
-if TYPE_CHECKING:
-    pass
 
 
 @frozen(kw_only=True)
