@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from noetic_py import StateBag, errors
 from noetic_py.core.codec import Codec
+from noetic_py.journal.patches import Change, apply_changes, changes, known_fields, mismatch
 from noetic_py.journal.records import Segment, dump_record, load_record
-from noetic_py.journal.values import Change, apply_changes, changes, known_fields, mismatch
 
 CODEC = Codec()
 

@@ -19,7 +19,7 @@ from noetic_py.core.codec import Codec
 from noetic_py.core.control import Control
 from noetic_py.engine.journaling.run_history import read_journal
 from noetic_py.engine.state import limits_of
-from noetic_py.journal import records, values
+from noetic_py.journal import patches, records, values
 from noetic_py.journal.records import check_journal, dump_record, load_record
 from noetic_py.journal.values import SameAsChild, Stored
 from noetic_py.steps.flow import Settled
@@ -48,7 +48,7 @@ items = st.one_of(
 several = st.lists(items, max_size=3).map(tuple)
 deltas = st.lists(
     st.builds(
-        values.Change,
+        patches.Change,
         st.sampled_from(["set", "unset", "append"]),
         texts,
         st.none() | texts,
@@ -188,7 +188,7 @@ def told(value: Any) -> Any:
         return [kind.__name__, *map(told, value)]
     if kind is dict:
         return [[told(key), told(part)] for key, part in value.items()]
-    if kind.__module__ in (records.__name__, values.__name__):
+    if kind.__module__ in (patches.__name__, records.__name__, values.__name__):
         names: list[str] = [*vars(value)] if not attrs.has(kind) else [field.name for field in attrs.fields(kind)]
         names += [name for name in vars(kind) if name in vars(records.StepFinished)["__annotations__"]]
         return {name: told(getattr(value, name)) for name in names}
@@ -348,7 +348,7 @@ SAMPLES: list[records.JournalRecord] = [
         records.Opening("f", (Message.user("hi"),), {"a": 1}, None, "q", {"m": 1}, None, BUDGET),
     ),
     records.StepOpened(("a",), "code", 1, 2),
-    records.Segment(("a",), 1, (Message.user("hi"),), (values.Change("set", "a", None, 1),)),
+    records.Segment(("a",), 1, (Message.user("hi"),), (patches.Change("set", "a", None, 1),)),
     records.AttemptFailed(("a",), "code", 1, True, errors.LoopLimit(3), TokenUsage(1, 2), Decimal(1), None, 1, "t"),
     records.StepStopped(("a",), "code", 1, (), (), None, None, Control("abort", reason="r", path=("a",))),
     records.Decision(("a",), "route", "b"),

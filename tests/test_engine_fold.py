@@ -24,6 +24,7 @@ from noetic_py.engine.journaling.fold import (
 from noetic_py.engine.kind import BodySegment, Node
 from noetic_py.engine.kinds import KINDS
 from noetic_py.errors import BudgetExceeded, NoeticError, ParallelFailed, ReplayDiverged, StepFailed, StepOutcomeUnknown
+from noetic_py.journal.patches import Change
 from noetic_py.journal.records import (
     Answered,
     AttemptFailed,
@@ -39,7 +40,7 @@ from noetic_py.journal.records import (
     StepOpened,
     StepStopped,
 )
-from noetic_py.journal.values import Change, Path
+from noetic_py.journal.values import Path
 
 OVER = RunEnded((), "failed", None, None)
 

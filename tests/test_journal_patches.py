@@ -19,7 +19,7 @@ from noetic_py.core.codec.structure import dump
 from noetic_py.core.state import LayerStates
 from noetic_py.core.values import is_dict, is_list, separate_state
 from noetic_py.engine.frame import frame_of
-from noetic_py.journal import values
+from noetic_py.journal import patches, values
 from noetic_py.journal.changes import StoredLayerStates, apply_layer_states, changed_tree
 from noetic_py.journal.patches import difference, is_patch, patched, touched
 from noetic_py.journal.records import Segment, StepFinished, dump_record, load_record
@@ -133,8 +133,8 @@ def test_what_an_operation_says(change: Changing, expected: list[Any]) -> None:
 
 
 def test_a_patch_that_is_longer_than_the_value_is_not_made() -> None:
-    old, now = (values.known_fields(StateBag({"a": each}), Codec()) for each in (["a", "b"], ["b", "a"]))
-    assert [change.op for change in values.changes(old, now)] == ["set"]
+    old, now = (patches.known_fields(StateBag({"a": each}), Codec()) for each in (["a", "b"], ["b", "a"]))
+    assert [change.op for change in patches.changes(old, now)] == ["set"]
     assert difference({"a": 1}, [1]) is None
 
 
@@ -179,11 +179,8 @@ def test_what_is_not_an_operation_is_not_read(operation: object) -> None:
 def record_bytes(before: Any, after: Any) -> int:
     """Bytes of what is stored of a change of a state."""
     codec = Codec()
-    return len(
-        dump(
-            values.write_changes(values.changes(values.known_fields(before, codec), values.known_fields(after, codec)))
-        )
-    )
+    delta = patches.changes(patches.known_fields(before, codec), patches.known_fields(after, codec))
+    return len(dump(values.write_changes(delta)))
 
 
 COSTS: list[Changing] = [
@@ -323,7 +320,7 @@ def exact(state: Any) -> bytes:
     return Codec().dumps(plain(state))
 
 
-def stored(delta: tuple[values.Change, ...]) -> tuple[values.Change, ...]:
+def stored(delta: tuple[patches.Change, ...]) -> tuple[patches.Change, ...]:
     """The changes as another process reads them."""
     record = load_record(dump_record(Segment(("a",), 1, (), delta), Codec()), Codec())
     assert isinstance(record, Segment)
@@ -334,7 +331,7 @@ def stored(delta: tuple[values.Change, ...]) -> tuple[values.Change, ...]:
 def test_every_fold_gives_what_whole_states_give(script: list[list[Mutation]], kind: type[Any]) -> None:
     codec = Codec([Card, Notes])
     state, live = begun(kind), begun(kind)
-    known = values.known_fields(state, codec)
+    known = patches.known_fields(state, codec)
     fields: Mapping[str, object] = {key: each.tree for key, each in known.items()}
     tree = like = codec.encode(plain(state))
     layers: LayerStates = {"layer": copy.deepcopy(plain(state))}
@@ -344,17 +341,17 @@ def test_every_fold_gives_what_whole_states_give(script: list[list[Mutation]], k
         for mutation in each:
             mutate(state, mutation)
         separate_state(state)
-        now = values.known_fields(state, codec)
+        now = patches.known_fields(state, codec)
         whole = dump({key: part.tree for key, part in now.items()})
-        delta = stored(values.changes(known, now))
-        assert values.mismatch(known, delta) is None
+        delta = stored(patches.changes(known, now))
+        assert patches.mismatch(known, delta) is None
         # What was added to a value was added to its digest.
-        again = values.known_fields(state, codec)
+        again = patches.known_fields(state, codec)
         assert {key: part.digest for key, part in now.items()} == {key: part.digest for key, part in again.items()}
-        values.require_readable(state, delta, now, codec)
-        values.apply_changes(live, delta, codec)
+        patches.require_readable(state, delta, now, codec)
+        patches.apply_changes(live, delta, codec)
         assert exact(live) == exact(state)
-        fields, known = values.changed_fields(fields, delta), now
+        fields, known = patches.changed_fields(fields, delta), now
         assert dump(fields) == whole
         # A layer's state is replaced, and not changed in place.
         layers = {"layer": copy.deepcopy(plain(state))}
@@ -366,7 +363,7 @@ def test_every_fold_gives_what_whole_states_give(script: list[list[Mutation]], k
         assert dump(session.states["state"].fields) == whole
         for _, given_changes in deltas:
             tree = changed_tree(tree, given_changes, None)
-        assert dump(values.field_trees(tree)) == whole
+        assert dump(patches.field_trees(tree)) == whole
 
 
 class Program:

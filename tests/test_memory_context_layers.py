@@ -10,7 +10,7 @@ import pytest
 
 from noetic_py import Memory
 from noetic_py.core.codec import Codec
-from noetic_py.journal.values import apply_changes, changes, known_fields
+from noetic_py.journal.patches import apply_changes, changes, known_fields
 from noetic_py.memory import ContextItem, ContextPool, ContextQueue, Scope, Slot, function
 from noetic_py.memory.binding import Draft
 from noetic_py.memory.layer import hooks_of, state_type_of

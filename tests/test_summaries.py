@@ -49,10 +49,11 @@ from noetic_py.engine.kinds import KINDS
 from noetic_py.engine.kinds import loop as loop_kind
 from noetic_py.engine.state import RecordedUsage
 from noetic_py.errors import ReplayDiverged
+from noetic_py.journal.patches import changed_fields, field_trees
 from noetic_py.journal.records import Folded, JournalRecord, StepFinished, dump_record
 from noetic_py.journal.run_summary import PlainCodec
 from noetic_py.journal.stored import Head, Record
-from noetic_py.journal.values import Stored, changed_fields, field_trees
+from noetic_py.journal.values import Stored
 from noetic_py.runner import lease
 from noetic_py.testing import FaultyBackend, ScriptedModel
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from noetic_py.core.control import SessionKey
     from noetic_py.core.view import LayerUsage
     from noetic_py.journal.changes import StoredLayerStates
-    from noetic_py.journal.values import Known
+    from noetic_py.journal.patches import Known
 
 __all__ = ["ReadContext", "ReadView", "Services", "StepMeta"]
 

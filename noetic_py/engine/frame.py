@@ -26,8 +26,8 @@ from noetic_py.core.state import NO_LAYER_STATES, LayerStates, restore_state
 from noetic_py.core.types import T
 from noetic_py.errors import ConfigError
 from noetic_py.journal.changes import StoredLayerStates, ViewChange
+from noetic_py.journal.patches import known_fields
 from noetic_py.journal.records import Decision, Segment, StepFinished
-from noetic_py.journal.values import known_fields
 
 if TYPE_CHECKING:
     from decimal import Decimal

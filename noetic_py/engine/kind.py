@@ -11,8 +11,9 @@ from noetic_py.context.read import StepMeta
 from noetic_py.context.step import Body
 from noetic_py.core.items import Item
 from noetic_py.errors import CodecError
+from noetic_py.journal.patches import Change
 from noetic_py.journal.records import Answered, AttemptFailed, Folded, Pending, StepFinished
-from noetic_py.journal.values import Change, LayerDeltas, Path
+from noetic_py.journal.values import LayerDeltas, Path
 
 
 @frozen

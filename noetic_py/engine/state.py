@@ -35,7 +35,7 @@ from noetic_py.engine.frame import Frame, acting, frame_around, frame_of, unfini
 from noetic_py.engine.journaling.fold import placed
 from noetic_py.errors import BudgetExceeded, ConfigError, LimitExceeded, NoeticError, WrongThread
 from noetic_py.journal.changes import StoredLayerStates, ViewState
-from noetic_py.journal.values import known_fields
+from noetic_py.journal.patches import known_fields
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer

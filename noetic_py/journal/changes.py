@@ -14,12 +14,12 @@ from typing import Any
 from attrs import evolve, frozen
 
 from noetic_py.core.codec import Codec
-from noetic_py.core.codec.structure import inside
+from noetic_py.core.codec.structure import digest_of, inside
 from noetic_py.core.items import Item
 from noetic_py.core.state import NO_LAYER_STATES, LayerStates
 from noetic_py.core.values import is_dict
 from noetic_py.errors import CodecError
-from noetic_py.journal import values
+from noetic_py.journal import patches, values
 from noetic_py.journal.fields import ValueKind
 
 _MISSING = object()
@@ -32,7 +32,7 @@ class StoredLayerStates:
 
     def __init__(self, layer_states: LayerStates = NO_LAYER_STATES) -> None:
         self.layer_states: LayerStates = layer_states
-        self._forms: dict[str, dict[str, values.Known]] = {}
+        self._forms: dict[str, dict[str, patches.Known]] = {}
 
     def changes(self, now: LayerStates, codec: Codec) -> tuple[values.LayerDeltas, StoredLayerStates]:
         """The delta between two sets of layer states, and the later set as stored.
@@ -41,7 +41,7 @@ class StoredLayerStates:
             CodecError: A state cannot be stored; `where` says the layer and the field.
         """
         after = StoredLayerStates(now)
-        found: list[tuple[str, tuple[values.Change, ...]]] = []
+        found: list[tuple[str, tuple[patches.Change, ...]]] = []
         for layer in (*self.layer_states, *(each for each in now if each not in self.layer_states)):
             old, new = self.layer_states.get(layer, _MISSING), now.get(layer, _MISSING)
             if old is new:
@@ -53,7 +53,7 @@ class StoredLayerStates:
                 found.append((layer, delta))
         return tuple(found), after
 
-    def form(self, layer: str, codec: Codec) -> dict[str, values.Known]:
+    def form(self, layer: str, codec: Codec) -> dict[str, patches.Known]:
         """The fields of a layer's state in their stored form; none where it has no state.
 
         Raises:
@@ -62,21 +62,21 @@ class StoredLayerStates:
         found = self._forms.get(layer)
         if found is None and layer in self.layer_states:
             try:
-                found = self._forms[layer] = values.known_fields(self.layer_states[layer], codec)
+                found = self._forms[layer] = patches.known_fields(self.layer_states[layer], codec)
             except CodecError as error:
                 raise inside(error, f"memory.{layer}") from error
         return found or {}
 
 
 def _delta(
-    before: dict[str, values.Known], after: dict[str, values.Known], old: object, new: object, codec: Codec
-) -> tuple[values.Change, ...]:
+    before: dict[str, patches.Known], after: dict[str, patches.Known], old: object, new: object, codec: Codec
+) -> tuple[patches.Change, ...]:
     if new is _MISSING:
-        return (values.Change("unset", values.WHOLE, None),)
-    if type(old) is type(new) and (values.WHOLE in before) == (values.WHOLE in after):
-        return values.changes(before, after)
+        return (patches.Change("unset", patches.WHOLE, None),)
+    if type(old) is type(new) and (patches.WHOLE in before) == (patches.WHOLE in after):
+        return patches.changes(before, after)
     # Its type is not known from what was there, so all of it is stored.
-    return (values.Change("set", values.WHOLE, None, codec.encode(new)),)
+    return (patches.Change("set", patches.WHOLE, None, codec.encode(new)),)
 
 
 def apply_layer_states(
@@ -108,30 +108,30 @@ def apply_layer_states(
     return made
 
 
-def _applied(old: Any, given: tuple[values.Change, ...], kind: object, codec: Codec) -> object:
-    whole = next((change for change in given if change.key == values.WHOLE), None)
+def _applied(old: Any, given: tuple[patches.Change, ...], kind: object, codec: Codec) -> object:
+    whole = next((change for change in given if change.key == patches.WHOLE), None)
     if whole is None:
         value = copy.copy(old)
-        values.apply_changes(value, given, codec)
+        patches.apply_changes(value, given, codec)
         return value
     if whole.op == "unset":
         return _MISSING
     # Whatever its type is, a layer may forget its state.
-    return None if whole.tree is None else values.changed_value(old, whole, kind, codec)
+    return None if whole.tree is None else patches.changed_value(old, whole, kind, codec)
 
 
-def changed_tree(tree: Any, given: Sequence[values.Change], missing: object) -> object:
+def changed_tree(tree: Any, given: Sequence[patches.Change], missing: object) -> object:
     """A layer's stored state after changes; `missing` stands for none.
 
     Raises:
         CodecError: A change does not fit the state.
     """
-    whole = next((change for change in given if change.key == values.WHOLE), None)
+    whole = next((change for change in given if change.key == patches.WHOLE), None)
     if whole is None:
-        return values.state_tree(tree, values.changed_fields(values.field_trees(tree), given))
+        return patches.state_tree(tree, patches.changed_fields(patches.field_trees(tree), given))
     if whole.op == "unset":
         return missing
-    return values.changed_tree(tree, whole)
+    return patches.changed_tree(tree, whole)
 
 
 def unlike(layer_states: LayerStates, deltas: values.LayerDeltas, codec: Codec) -> str | None:
@@ -139,7 +139,7 @@ def unlike(layer_states: LayerStates, deltas: values.LayerDeltas, codec: Codec) 
     for layer, given in deltas:
         if layer not in layer_states or all(change.before is None for change in given):
             continue
-        known = values.known_fields(layer_states[layer], codec)
+        known = patches.known_fields(layer_states[layer], codec)
         for change in given:
             found = known.get(change.key)
             if change.before is not None and (None if found is None else found.digest) != change.before:
@@ -225,7 +225,7 @@ VIEW = ValueKind(
 
 def item_mark(item: Item) -> str:
     """Stands for the content of an item, whatever its id is."""
-    return values.digest_of(repr(evolve(item, id="")).encode(errors="surrogatepass"))
+    return digest_of(repr(evolve(item, id="")).encode(errors="surrogatepass"))
 
 
 def clipped(state: ViewState, items: Sequence[Item]) -> ViewState:

@@ -31,7 +31,7 @@ from noetic_py.core.runtime import Trace
 from noetic_py.core.types import MAX_NESTING, Version
 from noetic_py.core.values import is_list
 from noetic_py.errors import CodecError, LimitExceeded, NoeticError
-from noetic_py.journal import values
+from noetic_py.journal import patches, values
 from noetic_py.journal.changes import VIEW, ViewChange
 from noetic_py.journal.fields import (
     ALWAYS,
@@ -188,7 +188,7 @@ class Segment:
     path: Annotated[values.Path, ANYWHERE]
     attempt: Annotated[int, values.ATTEMPT]
     items: Annotated[tuple[Item, ...], values.ITEMS]
-    delta: Annotated[tuple[values.Change, ...], values.CHANGES, NEEDED] = ()
+    delta: Annotated[tuple[patches.Change, ...], values.CHANGES, NEEDED] = ()
     memory: Annotated[values.LayerDeltas, values.LAYERS] = ()
     before: Annotated[str | None, values.TEXT] = None
 
@@ -238,7 +238,7 @@ class StepFinished:
     digest: Annotated[str | None, StoredKey("d"), _TEXT_OR_NULL] = None
     memory: Annotated[values.LayerDeltas, StoredKey("y"), _LAYERS] = ()
     items: Annotated[tuple[Item, ...], StoredKey("i"), _ITEMS] = ()
-    delta: Annotated[tuple[values.Change, ...], StoredKey("s"), _CHANGES] = ()
+    delta: Annotated[tuple[patches.Change, ...], StoredKey("s"), _CHANGES] = ()
     usage: Annotated[TokenUsage | None, StoredKey("u"), _USAGE] = None
     cost: Annotated[Decimal | None, StoredKey("c"), _COST] = None
     control: Annotated[Control | None, StoredKey("x"), _CONTROL] = None
@@ -315,7 +315,7 @@ class StepStopped:
     kind: Annotated[str, _KIND, values.TEXT]
     attempt: Annotated[int, StoredKey("n"), values.ATTEMPT]
     items: Annotated[tuple[Item, ...], StoredKey("i"), _ITEMS]
-    delta: Annotated[tuple[values.Change, ...], StoredKey("s"), _CHANGES]
+    delta: Annotated[tuple[patches.Change, ...], StoredKey("s"), _CHANGES]
     usage: Annotated[TokenUsage | None, StoredKey("u"), _USAGE]
     cost: Annotated[Decimal | None, StoredKey("c"), _COST]
     control: Annotated[Control | None, StoredKey("x"), _CONTROL]
@@ -365,7 +365,7 @@ class StateRevised:
     path: Annotated[values.Path, ANYWHERE]
     version: Annotated[int, values.ATTEMPT]
     state: Annotated[Any, values.ANY_JSON]
-    deltas: Annotated[Mapping[int, tuple[values.Change, ...]], values.REVISED_CHANGES]
+    deltas: Annotated[Mapping[int, tuple[patches.Change, ...]], values.REVISED_CHANGES]
     layers: Annotated[Mapping[str, Version], values.VERSIONS] = field(factory=dict[str, "Version"])
     memory: Annotated[Mapping[int, values.LayerDeltas], values.REVISED_LAYERS, NEEDED, When(_has_layers)] = field(
         factory=dict[int, "values.LayerDeltas"]
@@ -517,7 +517,7 @@ class Folded:
     calls: Annotated[int, StoredKey("calls"), values.COUNT] = 0
     unpriced: Annotated[bool, StoredKey("unpriced"), values.FLAG] = False
     stepped: Annotated[bool, StoredKey("stepped"), values.FLAG] = False
-    delta: Annotated[tuple[values.Change, ...], StoredKey("delta"), values.CHANGES] = ()
+    delta: Annotated[tuple[patches.Change, ...], StoredKey("delta"), values.CHANGES] = ()
     stands: bool = False
 
     def round_of(self, name: str) -> int | None:

@@ -18,7 +18,7 @@ from noetic_py.core.control import RunStatus
 from noetic_py.core.items import Item
 from noetic_py.core.log import ItemLog, Origin
 from noetic_py.errors import CodecError, LogError
-from noetic_py.journal import values
+from noetic_py.journal import patches, values
 from noetic_py.journal.changes import ViewChange, ViewState, clipped
 from noetic_py.journal.fields import refuse_transformed, summary_fields
 from noetic_py.journal.stored import Record, RunEntry
@@ -202,15 +202,15 @@ def _states(before: Mapping[str, StoredState], given: Mapping[str, Any]) -> dict
     found: dict[str, StoredState] = {}
     for name, change in given.items():
         if "w" in change:
-            found[name] = StoredState(change["w"], values.field_trees(change["w"]), change["v"])
+            found[name] = StoredState(change["w"], patches.field_trees(change["w"]), change["v"])
         else:
             old = before[name]
             delta = _read_changes(change["c"] if "c" in change else change["p"])
-            found[name] = evolve(old, fields=values.changed_fields(old.fields, delta))
+            found[name] = evolve(old, fields=patches.changed_fields(old.fields, delta))
     return found
 
 
-def _read_changes(tree: object) -> tuple[values.Change, ...]:
+def _read_changes(tree: object) -> tuple[patches.Change, ...]:
     if not values.is_changes(tree):
         raise CodecError(f"{tree!r:.80} is not a valid change of a state", hint="install a newer noetic-py")
     return values.read_changes(tree)
@@ -379,22 +379,22 @@ def state_change(before: StoredState | None, state: object, version: int, codec:
     """
     if before is None or before.version != version:
         return {"w": codec.encode(state), "v": version}
-    found = values.changes(values.known_of(before.fields), values.known_fields(state, codec))
+    found = patches.changes(patches.known_of(before.fields), patches.known_fields(state, codec))
     return _write_changes(found) if found else None
 
 
 def deltas_change(
-    before: StoredState | None, begun: StoredState, given: Sequence[values.Change]
+    before: StoredState | None, begun: StoredState, given: Sequence[patches.Change]
 ) -> Mapping[str, object] | None:
     """How a state is to be stored that began so, and was changed so and not otherwise."""
     if not given:
         return None
     if before is not None and before.version == begun.version:
         return _write_changes(given)
-    return {"w": values.state_tree(begun.like, values.changed_fields(begun.fields, given)), "v": begun.version}
+    return {"w": patches.state_tree(begun.like, patches.changed_fields(begun.fields, given)), "v": begun.version}
 
 
-def _write_changes(given: Sequence[values.Change]) -> Mapping[str, object]:
+def _write_changes(given: Sequence[patches.Change]) -> Mapping[str, object]:
     # Versions before patches would have taken one for an append. They look for changes under "c".
     return {"p" if any(change.op == "patch" for change in given) else "c": values.write_changes(given)}
 

@@ -68,6 +68,7 @@ from noetic_py.errors import (
 )
 from noetic_py.journal.changes import ViewState, last_views
 from noetic_py.journal.fields import refuse_transformed, summary_fields
+from noetic_py.journal.patches import Change, field_trees
 from noetic_py.journal.records import (
     AttemptFailed,
     JournalRecord,
@@ -80,7 +81,7 @@ from noetic_py.journal.records import (
 from noetic_py.journal.run_summary import PlainCodec, forked_from
 from noetic_py.journal.session_stream import StoredState, read_conversation
 from noetic_py.journal.stored import Head, Lease, Record, Signal, Transaction
-from noetic_py.journal.values import Change, Stored, field_trees
+from noetic_py.journal.values import Stored
 from noetic_py.memory.projector import Recorded
 from noetic_py.memory.view_state import decisive, recorded_of
 from noetic_py.runner.inbox import heard, received, send_answers

@@ -21,8 +21,9 @@ from noetic_py.engine.fingerprint import types_in
 from noetic_py.engine.layers.store import state_key, version_of_key, written_state
 from noetic_py.engine.layers.versions import is_older, migrated, newest
 from noetic_py.errors import CodecError, ConfigError, ForgedEvent, LogError, SessionConflict, SessionLoadError
+from noetic_py.journal.patches import state_tree
 from noetic_py.journal.session_stream import StoredConversation, loaded
-from noetic_py.journal.values import read_items, state_tree, write_items
+from noetic_py.journal.values import read_items, write_items
 from noetic_py.memory.layer import AnyLayer
 from noetic_py.memory.scopes import Scope, forget, place_of
 from noetic_py.sessions.store import SessionLease, SessionStore

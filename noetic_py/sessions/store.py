@@ -30,8 +30,8 @@ from noetic_py.engine.journaling.replay import decoded, migrate_fields, version_
 from noetic_py.engine.journaling.writer import fit_together
 from noetic_py.journal import session_stream
 from noetic_py.journal.changes import view_change
+from noetic_py.journal.patches import state_tree
 from noetic_py.journal.stored import Lease, Record, Transaction
-from noetic_py.journal.values import state_tree
 from noetic_py.memory.layer import AnyLayer, layers_of
 from noetic_py.memory.projector import Projector, Recorded
 from noetic_py.memory.scopes import Scope, forget

@@ -24,8 +24,9 @@ from noetic_py.engine.kinds.model import unsaid
 from noetic_py.engine.stops import asked_in
 from noetic_py.journal import session_stream
 from noetic_py.journal.changes import ViewChange, view_change
+from noetic_py.journal.patches import state_tree
 from noetic_py.journal.records import Base
-from noetic_py.journal.values import Stored, state_tree
+from noetic_py.journal.values import Stored
 from noetic_py.runner.lease import codec_for, left_of, left_view, load_run_history, release_lease, when_free
 
 if TYPE_CHECKING:

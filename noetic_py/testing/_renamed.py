@@ -10,7 +10,7 @@ from noetic_py.core.codec import Codec, to_wire
 from noetic_py.core.items import Item
 from noetic_py.core.values import is_dict, is_list
 from noetic_py.errors import NoeticError
-from noetic_py.journal.values import known_fields
+from noetic_py.journal.patches import known_fields
 
 __all__ = ["Names"]
 

@@ -23,8 +23,9 @@ from noetic_py.engine.frame import Frame
 from noetic_py.engine.journaling.fold import items_below, tree, visible
 from noetic_py.engine.journaling.run_history import read_journal
 from noetic_py.engine.kinds import KINDS
+from noetic_py.journal.patches import apply_changes, known_fields, mismatch
 from noetic_py.journal.records import JournalRecord, RunBegun, RunEnded
-from noetic_py.journal.values import Path, Stored, apply_changes, known_fields, mismatch
+from noetic_py.journal.values import Path, Stored
 from noetic_py.runner.lease import codec_for
 from noetic_py.testing import Observations, RandomProgram, assert_expected_outcome
 from noetic_py.testing._random_programs.conversation import pairing_error, told

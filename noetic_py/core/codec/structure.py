@@ -19,6 +19,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 
 MAX_KEYS: Final = 250_000
 """How many keys one object of JSON may have."""
+
+DIGEST_BYTES: Final = 8
 
 _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
 _OBJECTS: Final = frozenset({dict})
@@ -133,6 +136,11 @@ def dump(value: object) -> bytes:
         raise LimitExceeded("nesting", MAX_NESTING) from None
     except (ValueError, TypeError) as error:
         raise CodecError(f"not to be written as JSON: {error}") from None
+
+
+def digest_of(data: bytes) -> str:
+    """A short digest of stored bytes; 64 bits, to notice a difference, not an attack."""
+    return blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
 
 
 def _dump_surrogates(value: object) -> bytes:

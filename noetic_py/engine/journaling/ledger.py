@@ -26,7 +26,7 @@ from noetic_py.engine.journaling import deliveries
 from noetic_py.engine.journaling.fold import BEGUN
 from noetic_py.engine.kind import Kind
 from noetic_py.engine.progress import forget
-from noetic_py.journal import values
+from noetic_py.journal import patches, values
 from noetic_py.journal.records import (
     AttemptFailed,
     Decision,
@@ -344,7 +344,7 @@ def decided(frame: Frame, key: str, value: object) -> None:
     frame.x.run.journal.append(record)
 
 
-def capture(frame: Frame) -> tuple[values.Change, ...]:
+def capture(frame: Frame) -> tuple[patches.Change, ...]:
     """How the body has changed the state since that was stored last, in a durable run.
 
     Raises:
@@ -358,9 +358,9 @@ def capture(frame: Frame) -> tuple[values.Change, ...]:
     if store is None or not frame.touched:
         return ()
     try:
-        now = values.known_fields(scope.state, store.codec)
-        delta = values.changes(scope.known or {}, now)
-        values.require_readable(scope.state, delta, now, store.codec)
+        now = patches.known_fields(scope.state, store.codec)
+        delta = patches.changes(scope.known or {}, now)
+        patches.require_readable(scope.state, delta, now, store.codec)
     except errors.CodecError as error:
         error.at(frame.at)
         raise
@@ -381,7 +381,7 @@ def capture_layer_states(frame: Frame) -> values.LayerDeltas:
         deltas, after = scope.stored.changes(scope.layer_states, store.codec)
         for layer, delta in deltas:
             kind = frame.x.layers.state_type(layer)
-            values.require_readable(
+            patches.require_readable(
                 scope.layer_states.get(layer),
                 delta,
                 after.form(layer, store.codec),

@@ -12,7 +12,7 @@ from noetic_py import errors
 from noetic_py.context.read import ContextScope, StepMeta
 from noetic_py.context.step import NOT_DONE, AnyStep
 from noetic_py.core.codec import Codec
-from noetic_py.core.codec.structure import dump
+from noetic_py.core.codec.structure import digest_of, dump
 from noetic_py.core.state import LayerStates, StateBag, restore_state
 from noetic_py.core.values import copy_value, is_dict
 from noetic_py.engine.body import call_apart
@@ -23,7 +23,7 @@ from noetic_py.engine.journaling.fold import FOLDED, OPEN, ended_with, inside, l
 from noetic_py.engine.journaling.ledger import NO_TREE, read_output, read_value
 from noetic_py.engine.kind import BodySegment, Kinds, Node
 from noetic_py.engine.state import Execution, Run
-from noetic_py.journal import values
+from noetic_py.journal import patches, values
 from noetic_py.journal.changes import StoredLayerStates, apply_layer_states, last_views, unlike
 from noetic_py.journal.records import (
     AttemptFailed,
@@ -41,7 +41,7 @@ from noetic_py.memory.projector import Recorded
 from noetic_py.steps.flow import Mode
 
 Trees: TypeAlias = Mapping[str, Any]
-Deltas: TypeAlias = dict[int, tuple[values.Change, ...]]
+Deltas: TypeAlias = dict[int, tuple[patches.Change, ...]]
 
 
 def version_of(kind: type[object] | None) -> int:
@@ -106,11 +106,11 @@ def migrated(
     stored = _tree(opening)
 
     def newer(fields: Trees) -> object:
-        made = values.state_tree(stored, migrate_fields(kind, fields, opening.version), kind.__name__)
+        made = patches.state_tree(stored, migrate_fields(kind, fields, opening.version), kind.__name__)
         return decoded(made, kind, codec)
 
-    begun, deltas = values.field_trees(stored), dict[int, tuple[values.Change, ...]]()
-    _walk(tree(records, kinds), begun, lambda fields: values.known_fields(newer(fields), codec), deltas)
+    begun, deltas = patches.field_trees(stored), dict[int, tuple[patches.Change, ...]]()
+    _walk(tree(records, kinds), begun, lambda fields: patches.known_fields(newer(fields), codec), deltas)
     return StateRevised((), version, codec.encode(newer(begun)), deltas)
 
 
@@ -158,7 +158,7 @@ def replaced(records: list[JournalRecord], kinds: Kinds, state: object, codec: C
         CodecError: The state cannot be stored.
         ConfigError: It is of another type than the run's; code `"state-type"`.
     """
-    now = values.known_fields(state, codec)
+    now = patches.known_fields(state, codec)
     _check_type(_tree(opening_of(records)), state, codec)
     older = migrated(records, kinds, _kind(state), codec)
     if older is not None:
@@ -195,26 +195,26 @@ def _kind(state: object) -> type[object] | None:
 def _ending_with(
     records: list[JournalRecord],
     kinds: Kinds,
-    state: Mapping[str, values.Known],
+    state: Mapping[str, patches.Known],
     kind: type[object] | None,
     codec: Codec,
 ) -> StateRevised:
     root, opening = tree(records, kinds), opening_of(records)
     stored = _tree(opening)
     last: tuple[BodySegment, Trees] | None = None
-    for segment, fields in _kept(root, values.field_trees(stored)):
+    for segment, fields in _kept(root, patches.field_trees(stored)):
         last = segment, fields
     if last is None:
         begun = {key: known.tree for key, known in state.items()}
-        return StateRevised((), opening.version, values.state_tree(stored, begun), {})
+        return StateRevised((), opening.version, patches.state_tree(stored, begun), {})
     segment, fields = last
     # The state as the run will have it: with defaults for fields that its type has got since.
     before = (
-        values.known_of(fields)
+        patches.known_of(fields)
         if kind is None
-        else values.known_fields(decoded(values.state_tree(stored, fields), kind, codec), codec)
+        else patches.known_fields(decoded(patches.state_tree(stored, fields), kind, codec), codec)
     )
-    return StateRevised((), opening.version, stored, {segment.position: values.changes(before, state)})
+    return StateRevised((), opening.version, stored, {segment.position: patches.changes(before, state)})
 
 
 def opening_of(records: Iterable[JournalRecord]) -> Opening:
@@ -233,14 +233,14 @@ def _tree(opening: Opening) -> object:
     return opening.state.tree if isinstance(opening.state, values.Stored) else opening.state
 
 
-def _walk(node: Node, fields: Trees, newer: Callable[[Trees], Mapping[str, values.Known]], deltas: Deltas) -> Trees:
+def _walk(node: Node, fields: Trees, newer: Callable[[Trees], Mapping[str, patches.Known]], deltas: Deltas) -> Trees:
     """Rewrite every change at and below a step; returns the fields that it leaves, in their old form."""
     beside = fields
     for entry in node.layout:
         if isinstance(entry, BodySegment):
-            after = values.changed_fields(fields, entry.delta)
+            after = patches.changed_fields(fields, entry.delta)
             if entry.delta:
-                deltas[entry.position] = values.changes(newer(fields), newer(after))
+                deltas[entry.position] = patches.changes(newer(fields), newer(after))
             fields = after
         elif node.kind.firings:
             # One firing begins with what the last one left; what all have done is the schedule's own change.
@@ -265,12 +265,10 @@ def _fits(node: Node, fields: Trees) -> bool:
     """Whether a step that has a state of its own has begun with its parent's: a spawn may have been given any other."""
     first = next(_changes(node), None)
     # Without a change there is nothing to rewrite.
-    return first is not None and first.before == (
-        values.digest_of(dump(fields[first.key])) if first.key in fields else None
-    )
+    return first is not None and first.before == (digest_of(dump(fields[first.key])) if first.key in fields else None)
 
 
-def _changes(node: Node) -> Iterator[values.Change]:
+def _changes(node: Node) -> Iterator[patches.Change]:
     for entry in node.layout:
         yield from entry.delta if isinstance(entry, BodySegment) else _changes(entry)
 
@@ -281,11 +279,11 @@ def _kept(node: Node, fields: Trees) -> Iterator[tuple[BodySegment, Trees]]:
         if isinstance(entry, BodySegment):
             if node.finished is not None:
                 yield entry, fields
-            fields = values.changed_fields(fields, entry.delta)
+            fields = patches.changed_fields(fields, entry.delta)
         elif _in_place(node, entry) and not node.kind.firings:
             for segment, before in _kept(entry, fields):
                 yield segment, before
-                fields = values.changed_fields(before, segment.delta)
+                fields = patches.changed_fields(before, segment.delta)
 
 
 NOTHING: Any = object()
@@ -459,8 +457,8 @@ def _other_state(run: Run, scope: ContextScope, left: list[BodySegment]) -> str 
     if not given:
         return None
     if scope.known is None:
-        scope.known = values.known_fields(scope.state, run.store.codec)
-    field = values.mismatch(scope.known, given)
+        scope.known = patches.known_fields(scope.state, run.store.codec)
+    field = patches.mismatch(scope.known, given)
     return None if field is None else f"the step meets another state than was recorded: {field} differs"
 
 
@@ -570,8 +568,8 @@ def _put_left(
     if run.store is not None and any(part.delta or part.memory for part in left):
         state = _seen_through(step, parent, scope, path)
         for part in left:
-            values.apply_changes(state, part.delta, run.store.codec)
-        scope.known = values.known_fields(state, run.store.codec)
+            patches.apply_changes(state, part.delta, run.store.codec)
+        scope.known = patches.known_fields(state, run.store.codec)
         scope.layer_states = _recalled(parent.x, scope.layer_states, left)
         scope.stored = StoredLayerStates(scope.layer_states)
     if not own:
@@ -590,8 +588,8 @@ def restore_rounds(frame: Frame, value: object) -> tuple[int, object]:
     run, scope = frame.x.run, frame.scope
     if folded.delta and run.store is not None:
         state = _seen_through(frame.step, frame, scope, (*frame.at, FOLDED))
-        values.apply_changes(state, folded.delta, run.store.codec)
-        scope.known = values.known_fields(state, run.store.codec)
+        patches.apply_changes(state, folded.delta, run.store.codec)
+        scope.known = patches.known_fields(state, run.store.codec)
         ledger.returned(frame, scope.log.size)
     if folded.stepped:
         frame.x.last_step = StepMeta()
@@ -724,8 +722,8 @@ def put_down(frame: Frame, node: Node) -> None:
     state = _seen_through(frame.step, frame, scope, frame.at)
     for segment in inside(node):
         scope.log.extend(segment.items)
-        values.apply_changes(state, segment.delta, store.codec)
-    scope.known = values.known_fields(state, store.codec)
+        patches.apply_changes(state, segment.delta, store.codec)
+    scope.known = patches.known_fields(state, store.codec)
     scope.layer_states = _recalled(frame.x, scope.layer_states, inside(node))
     scope.stored = StoredLayerStates(scope.layer_states)
     frame.mark = frame.written = scope.log.size
@@ -740,8 +738,8 @@ def put_state(frame: Frame, left: list[BodySegment]) -> None:
     state = frame.state
     restore_state(state, frame.base)
     for part in left:
-        values.apply_changes(state, part.delta, store.codec)
-    scope.known = values.known_fields(state, store.codec)
+        patches.apply_changes(state, part.delta, store.codec)
+    scope.known = patches.known_fields(state, store.codec)
     scope.layer_states = _recalled(frame.x, frame.base_layer_states, left)
     scope.stored = StoredLayerStates(scope.layer_states)
     ledger.returned(frame, scope.log.size)
@@ -865,7 +863,7 @@ def _digest(step: AnyStep, value: object, frame: Frame) -> str | None:
     if store is None or not kind.digested:
         return None
     try:
-        return values.digest_of(dump(store.codec.encode(value if kind.essence is None else kind.essence(value))))
+        return digest_of(dump(store.codec.encode(value if kind.essence is None else kind.essence(value))))
     except errors.CodecError as error:
         raise errors.CodecError(
             f"the input of a step in a durable run cannot be stored: {error.message}", path=frame.at, hint=error.hint

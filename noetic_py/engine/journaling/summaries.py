@@ -36,7 +36,7 @@ from noetic_py.engine.journaling.writer import SUMMARIES, RunWriter
 from noetic_py.engine.kind import Kind, Kinds, Node
 from noetic_py.engine.state import Run
 from noetic_py.errors import CodecError, CorruptRecord, LimitExceeded
-from noetic_py.journal import values
+from noetic_py.journal import patches, values
 from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.records import (
     AttemptFailed,
@@ -274,7 +274,7 @@ class RoundSums:
         refers = isinstance(record, StateRevised) or (isinstance(record, RunEnded) and record.pending)
         return "beyond" if refers else "kept"
 
-    def _note(self, delta: Sequence[values.Change]) -> None:
+    def _note(self, delta: Sequence[patches.Change]) -> None:
         for change in delta:
             self._new_fields |= change.op == "unset" or change.before is None
             self._before.setdefault(change.key, change.before)
@@ -366,8 +366,8 @@ def _is_plain(kind: Kind) -> bool:
 
 
 def _delta(
-    before: Mapping[str, str | None], known: Mapping[str, values.Known], *, reordered: bool
-) -> tuple[values.Change, ...]:
+    before: Mapping[str, str | None], known: Mapping[str, patches.Known], *, reordered: bool
+) -> tuple[patches.Change, ...]:
     """The changes that make the fields of a state what they are now.
 
     Args:
@@ -376,12 +376,12 @@ def _delta(
         reordered: Whether fields came or went, so that the order of fields may have changed.
     """
     if not reordered:
-        return tuple(values.Change("set", key, digest, known[key].tree) for key, digest in before.items())
+        return tuple(patches.Change("set", key, digest, known[key].tree) for key, digest in before.items())
     names = list(known)
     from_here = next((index for index, name in enumerate(names) if name in before), len(names))
     digests = {name: known[name].digest for name in names[from_here:]} | dict(before)
-    gone = [values.Change("unset", key, digest) for key, digest in digests.items() if digest is not None]
-    return (*gone, *(values.Change("set", name, None, known[name].tree) for name in names[from_here:]))
+    gone = [patches.Change("unset", key, digest) for key, digest in digests.items() if digest is not None]
+    return (*gone, *(patches.Change("set", name, None, known[name].tree) for name in names[from_here:]))
 
 
 # ------------------------------------------------------------------------------------------------------------- reading

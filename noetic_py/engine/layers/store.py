@@ -16,7 +16,7 @@ from attrs import frozen
 from noetic_py.context.step import AnyStep, Step
 from noetic_py.context.step import frame as frame_name
 from noetic_py.core.codec import Codec
-from noetic_py.core.codec.structure import dump, inside
+from noetic_py.core.codec.structure import digest_of, dump, inside
 from noetic_py.core.reducers import Conflict
 from noetic_py.core.types import Version
 from noetic_py.core.values import alike, copy_private, is_dict, is_list
@@ -33,7 +33,6 @@ from noetic_py.engine.merge import CONFLICT, conflict, hint_of, merged
 from noetic_py.errors import CodecError, ConfigError, NoeticError, VersionConflict
 from noetic_py.journal.changes import apply_layer_states
 from noetic_py.journal.records import Segment, StepFinished, StepStopped
-from noetic_py.journal.values import digest_of
 from noetic_py.memory.binding import Draft, Other
 from noetic_py.memory.functions import Called
 from noetic_py.memory.layer import AnyLayer, Returned, hooks_of, merges
