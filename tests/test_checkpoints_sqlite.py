@@ -1086,7 +1086,10 @@ async def test_writers_of_two_processes_take_turns_without_long_waits(tmp_path: 
         assert looks == [store._POLL]
 
 
-_BEFORE_BUDGETS = "DROP TABLE budgets; PRAGMA user_version = 3;"
+_BEFORE_BUDGETS = """
+    DROP TABLE budgets; DROP INDEX queued_by_turn; CREATE INDEX queued_by_turn ON queued (queue, priority, at, run);
+    PRAGMA user_version = 3;
+"""
 _BEFORE_QUEUES = _BEFORE_BUDGETS + "DROP TABLE queued; DROP TABLE signals; PRAGMA user_version = 2;"
 _FIRST_VERSION = """
     ALTER TABLE transactions RENAME TO newer;

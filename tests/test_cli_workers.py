@@ -130,6 +130,34 @@ def test_what_cannot_be(inside: Inside, arguments: tuple[str, ...], said: str) -
     assert said in done.stderr
 
 
+SEVERAL = """
+@step
+async def first(text: str, ctx: Context[Memory, StateBag]) -> str:
+    return text.upper()
+
+
+@step
+async def second(text: str, ctx: Context[Memory, StateBag]) -> str:
+    return text.lower()
+
+
+def harness(checkpoints=None) -> Harness:
+    return Harness(checkpoints=checkpoints, flows={"first": first, "second": second})
+"""
+
+
+@posix
+def test_a_worker_carries_out_all_flows_of_the_files_harness(shell: Shell, inside: Inside) -> None:
+    shell.write(SEVERAL)
+    run_ids = [inside.run("submit", f"flow.py:{name}", "Tea").stdout.strip() for name in ("first", "second")]
+    with a_worker(shell):
+        for run_id in run_ids:
+            reaches(inside, run_id, "completed")
+    shell.write(SEVERAL.partition("def harness")[0])
+    refused = inside.run("worker", "flow.py")
+    assert (refused.returncode, "defines more than one step" in refused.stderr) == (2, True)
+
+
 TIMED = """
 from datetime import timedelta
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -128,6 +129,10 @@ async def test_waiting_for_a_run_of_any_process(store: CheckpointBackend) -> Non
         assert [each.queue for each in await front.runs.queues()] == ["default"]
         with pytest.raises(errors.RunNotFound):
             await front.runs.wait("none")
+        wrong: Any
+        for wrong in ("3", -1.0, float("nan")):
+            with pytest.raises(errors.ConfigError, match="is not a number of seconds"):
+                await front.runs.wait(run_id, timeout=wrong)
 
 
 async def test_the_result_of_a_run_that_a_worker_carries_out(store: CheckpointBackend) -> None:
@@ -617,3 +622,27 @@ def test_a_lease_that_cannot_be(lease: Any) -> None:
     with pytest.raises(errors.ConfigError) as caught:
         Harness(plugins=[], lease=lease)
     assert caught.value.code == "lease"
+
+
+async def test_runs_of_other_code_and_damaged_rows_do_not_delay_a_claim(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with SqliteBackend(tmp_path / "runs.db") as backend, a_harness(backend) as front:
+        first, second = await front.submit(double, 1), await front.submit(double, 2)
+        with closing(sqlite3.connect(tmp_path / "runs.db")) as connection:
+            plan = connection.execute(
+                "EXPLAIN QUERY PLAN SELECT * FROM queued q WHERE q.queue = ? AND q.flow = ? AND q.priority = ? "
+                "AND q.at <= ? ORDER BY q.at, q.run",
+                ("default", "double", 0, 0),
+            ).fetchall()
+            # Only rows of the flow are looked at, in their order.
+            assert [row[-1].partition("(")[0] for row in plan] == ["SEARCH q USING INDEX queued_by_turn "]
+            connection.execute(
+                "UPDATE queued SET lives = 3 WHERE run = (SELECT id FROM runs WHERE run_id = ?)", (first,)
+            )
+            connection.commit()
+        async with working(backend):
+            await reaches(front, second, "completed")
+            await anyio.sleep(1.1)
+        assert (await front.runs.get(first)).status == "queued"
+        assert caplog.text.count("a run is not claimed: the place of run number") == 1

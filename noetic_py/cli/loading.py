@@ -66,8 +66,12 @@ class FlowFile:
         return f"{found}:{self.name}"
 
 
-def load_flow(target: str) -> FlowFile:
+def load_flow(target: str, *, for_harness: bool = False) -> FlowFile:
     """Load `FILE[:STEP]`.
+
+    Args:
+        target: What the command line names.
+        for_harness: Whether the flows of the file's harness count, if it has one, and so any step will do.
 
     Raises:
         ConfigError: There is no such file, it cannot be loaded, or it holds no such step.
@@ -75,7 +79,7 @@ def load_flow(target: str) -> FlowFile:
     """
     path, wanted = _split(target)
     names = vars(_load(path))
-    name = _choose(path, names, wanted)
+    name = _choose(path, names, wanted, any_step=for_harness and names.get("harness") is not None)
     budget = names.get("budget")
     if budget is not None and not isinstance(budget, Budget):
         raise ConfigError(f"budget in {path} is {budget!r}", code="flow-file", hint="budget = Budget(cost='0.50')")
@@ -151,7 +155,7 @@ def place_of(error: BaseException, path: Path) -> str | None:
     return None
 
 
-def _choose(path: Path, names: Mapping[str, object], wanted: str | None) -> str:
+def _choose(path: Path, names: Mapping[str, object], wanted: str | None, *, any_step: bool) -> str:
     """The variable that holds the step."""
     steps = {name: value for name, value in names.items() if _is_step(value)}
     if wanted is not None:
@@ -162,7 +166,7 @@ def _choose(path: Path, names: Mapping[str, object], wanted: str | None) -> str:
         if name in steps:
             return name
     public = {name: value for name, value in steps.items() if not name.startswith("_")} or steps
-    if len({id(value) for value in public.values()}) == 1:
+    if len({id(value) for value in public.values()}) == 1 or (any_step and public):
         return next(iter(public))
     what = "defines no step" if not steps else "defines more than one step, and none is called flow or main"
     raise ConfigError(f"{path} {what}", code="flow-file", hint=_available(path, steps))

@@ -81,7 +81,7 @@ async def work(request: WorkRequest) -> int:
     Returns:
         The exit code: 0 once all that went on has ended or was handed over.
     """
-    file = load_flow(request.target)
+    file = load_flow(request.target, for_harness=True)
     place = database_of(file, request.db)
     with _saying(), Signals("stopped\n", limit=request.grace + 2.0) as signals:
         async with AsyncExitStack() as stack:
@@ -145,7 +145,7 @@ class ScheduleRequest:
 
 async def show_schedules(request: ScheduleRequest) -> int:
     """Change a schedule of a file's harness, and print how all of them stand."""
-    file = load_flow(request.target)
+    file = load_flow(request.target, for_harness=True)
     async with AsyncExitStack() as stack:
         harness = await stack.enter_async_context(await _harness(stack, file, None, database_of(file, request.db)))
         schedules = harness.schedules

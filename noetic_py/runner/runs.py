@@ -13,7 +13,7 @@ from noetic_py import errors
 from noetic_py.access import AccessAction, Authorizer, Resource, attributed
 from noetic_py.checkpoints.checks import check_prune
 from noetic_py.checkpoints.contract import CheckpointBackend
-from noetic_py.context.step import awaited
+from noetic_py.context.step import awaited, is_seconds
 from noetic_py.core.control import Answer, Checkpoint, PendingRequest, RunStatus, SessionKey, is_stream, stream_of
 from noetic_py.core.runtime import Runtime
 from noetic_py.journal.fields import summary_fields
@@ -155,8 +155,13 @@ class Runs:
 
         Raises:
             RunNotFound: There is no such run.
+            ConfigError: `timeout` is not a number of seconds; code `"wait"`.
         """
         await require_run(self._access, self._backend, run_id, "read")
+        if timeout is not None and not is_seconds(timeout):
+            raise errors.ConfigError(
+                f"timeout={timeout!r} is not a number of seconds", code="wait", hint="timeout=30.0"
+            )
         ends = None if timeout is None else self._runtime.monotonic() + timeout
         pause = _FIRST_PAUSE
         while True:

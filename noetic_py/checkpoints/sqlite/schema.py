@@ -294,7 +294,7 @@ _TABLES = (
         run INTEGER PRIMARY KEY, queue TEXT NOT NULL, flow TEXT NOT NULL, at INTEGER, priority INTEGER NOT NULL,
         lives INTEGER NOT NULL, crc INTEGER NOT NULL
     )""",
-    "CREATE INDEX queued_by_turn ON queued (queue, priority, at, run)",
+    "CREATE INDEX queued_by_turn ON queued (queue, flow, priority, at, run)",
     """CREATE TABLE signals (
         number INTEGER PRIMARY KEY, run INTEGER NOT NULL, key TEXT NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL
     )""",
@@ -313,7 +313,11 @@ _UPGRADES = {
         "DROP TABLE transactions_1",
     ),
     2: _TABLES[-5:-1],
-    3: _TABLES[-1:],
+    3: (
+        "DROP INDEX queued_by_turn",
+        next(sql for sql in _TABLES if "queued_by_turn" in sql),
+        _TABLES[-1],
+    ),
 }
 
 

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
+from itertools import product
+from logging import WARNING
 from typing import Any
 
 from attrs import astuple, evolve
@@ -36,6 +38,7 @@ from noetic_py.checkpoints.sqlite.schema import (
     place,
 )
 from noetic_py.checkpoints.threads import AnyJob
+from noetic_py.core.diagnostics import log
 from noetic_py.errors import CorruptRecord, LimitExceeded, StoreUnavailable
 from noetic_py.journal.stored import (
     BudgetRow,
@@ -70,7 +73,7 @@ _MOVE_ON = (
 _BY_NUMBER = RUN + " WHERE id = ?"
 _READY = (
     QUEUED.replace(" FROM", ", r.owner FROM") + " JOIN runs r ON r.id = q.run "
-    "WHERE q.queue = ? AND q.priority = ? AND q.at <= ? ORDER BY q.at, q.run"
+    "WHERE q.queue = ? AND q.flow = ? AND q.priority = ? AND q.at <= ? ORDER BY q.at, q.run"
 )
 _ALL_QUEUED = QUEUED.replace(" FROM", ", r.owner FROM") + " JOIN runs r ON r.id = q.run"
 _HEADS = 512
@@ -100,6 +103,8 @@ class SqliteStore:
         self._logged = 0
         self._releases = False
         self._syncs = True
+        # Rows of queues that cannot be read, which was said.
+        self._damaged: set[object] = set()
         if mode == "wal":
             self._execute("PRAGMA busy_timeout = 0")
 
@@ -639,8 +644,8 @@ class SqliteStore:
     ) -> Sequence[Claim]:
         """Become the owner of queued runs; an owner whose process has ended has none any more."""
         ready: list[QueuedRow] = []
-        for queue in queues:
-            ready += self._ready(queue, flows, limit, checks.micros(now))
+        for queue, flow in product(queues, flows):
+            ready += self._ready(queue, flow, limit, checks.micros(now))
         ready.sort(key=lambda row: (-row.priority, row.at or 0, row.run))
         claims: list[Claim] = []
         for row in ready[:limit]:
@@ -651,23 +656,30 @@ class SqliteStore:
             claims.append(Claim(lease, row.place, row.lives, now.timestamp()))
         return claims
 
-    def _ready(self, queue: str, flows: Collection[str], limit: int, now: int) -> Iterator[QueuedRow]:
-        """The next runs of a queue that may be claimed and have no owner, in their order."""
-        priority = self._next_priority(queue, LARGEST)
+    def _ready(self, queue: str, flow: str, limit: int, now: int) -> Iterator[QueuedRow]:
+        """The next runs of a queue and a flow that may be claimed and have no owner, in their order."""
+        priority = self._next_priority(queue, flow, LARGEST)
         while priority is not None and limit:
-            for *row, owner in self._execute(_READY, (queue, priority, now)):
-                if row[2] not in flows or (owner and self._locks.alive(owner)):
+            for *row, owner in self._execute(_READY, (queue, flow, priority, now)):
+                if owner and self._locks.alive(owner):
                     continue
-                # A row that cannot be read does not keep the others from being claimed.
-                with suppress(CorruptRecord):
-                    yield self._sums.checked_queued(tuple(row))
-                    limit -= 1
+                try:
+                    found = self._sums.checked_queued(tuple(row))
+                except CorruptRecord as error:
+                    # It does not keep the others from being claimed, and is looked at twice a second.
+                    if row[0] not in self._damaged:
+                        self._damaged.add(row[0])
+                        log("checkpoints", WARNING, "a run is not claimed: %s", error.message)
+                    continue
+                yield found
+                limit -= 1
                 if not limit:
                     return
-            priority = self._next_priority(queue, priority)
+            priority = self._next_priority(queue, flow, priority)
 
-    def _next_priority(self, queue: str, below: int) -> int | None:
-        row = self._one("SELECT max(priority) FROM queued WHERE queue = ? AND priority < ?", (queue, below))
+    def _next_priority(self, queue: str, flow: str, below: int) -> int | None:
+        sql = "SELECT max(priority) FROM queued WHERE queue = ? AND flow = ? AND priority < ?"
+        row = self._one(sql, (queue, flow, below))
         return row[0] if row is not None and isinstance(row[0], int) else None
 
     def queues(self, now: datetime) -> Sequence[QueueStats]:
