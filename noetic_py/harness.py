@@ -19,7 +19,7 @@ from noetic_py.context.context import Context
 from noetic_py.context.graph import GraphForm, drawn
 from noetic_py.context.hooks import Hook, read_hooks
 from noetic_py.context.read import ContextScope, Services
-from noetic_py.context.step import AnyStep, Step, awaited, box_of, require_step
+from noetic_py.context.step import AnyStep, Retry, Step, awaited, box_of, require_step
 from noetic_py.core.budget import Budget, BudgetLease
 from noetic_py.core.control import AnyResult, Checkpoint, Partial, RunResult, SessionKey, check_callers_id
 from noetic_py.core.diagnostics import HIDING, LostCalls, known_keywords, must_enter
@@ -937,7 +937,14 @@ class Harness(Generic[M_co]):
             worker.look()
         return run.run_id
 
-    async def work(self, queues: Sequence[str] = ("default",), *, concurrency: int = 10, lives: int = 5) -> None:
+    async def work(
+        self,
+        queues: Sequence[str] = ("default",),
+        *,
+        concurrency: int = 10,
+        lives: int = 5,
+        retry: Retry | None = None,
+    ) -> None:
         """Carry out the runs that were submitted, until the harness is shut down; and begin those of its schedules.
 
         A run belongs to one worker at a time. When its worker dies, another one goes on with it from its last commit as
@@ -950,6 +957,8 @@ class Harness(Generic[M_co]):
             concurrency: How many runs at once.
             lives: How many workers in a row may die with a run; after that it ends as failed, with the reason, so that
                 a run that kills its process does not do so for ever.
+            retry: How often a run that fails is tried by workers, and how long they wait between; its finished steps
+                are not repeated. Once when left out. A run that waits for another try stays in its queue.
 
         Raises:
             ConfigError: The harness has no `flows`, code `"flows"`; an option is wrong, code `"work"`; or the backend
@@ -960,7 +969,7 @@ class Harness(Generic[M_co]):
 
         self._check_home()
         backend = self._needed()
-        workers.check_work(queues, concurrency, lives)
+        workers.check_work(queues, concurrency, lives, retry)
         flows = workers.labelled(self.flows)
         worker = workers.QueueWorker(
             backend,
@@ -971,6 +980,7 @@ class Harness(Generic[M_co]):
             concurrency=concurrency,
             lives=lives,
             ttl=self._resources.ttl,
+            retry=retry,
         )
         if self._living.closing:
             return

@@ -14,10 +14,11 @@ import anyio
 import pytest
 from attrs import define
 
-from noetic_py import Ask, Budget, Context, Harness, Memory, errors, sequence, step
+from noetic_py import Ask, Budget, Context, Harness, Memory, Retry, errors, sequence, step
 from noetic_py.checkpoints import CheckpointBackend, Claim, InMemoryBackend, Record, SqliteBackend
 from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.checkpoints.files import FileBackend
+from noetic_py.journal.records import RunEnded
 from noetic_py.testing import VirtualRuntime
 
 pytestmark = pytest.mark.anyio
@@ -646,3 +647,64 @@ async def test_runs_of_other_code_and_damaged_rows_do_not_delay_a_claim(
             await anyio.sleep(1.1)
         assert (await front.runs.get(first)).status == "queued"
         assert caplog.text.count("a run is not claimed: the place of run number") == 1
+
+
+async def test_a_run_that_fails_is_tried_again(store: CheckpointBackend) -> None:
+    tried: list[str] = []
+
+    @step
+    async def before(x: int, ctx: Context) -> int:
+        tried.append("before")
+        return x
+
+    @step
+    async def shaky(x: int, ctx: Context) -> int:
+        tried.append("shaky")
+        if tried.count("shaky") < 3:
+            raise ConnectionError("away")
+        return x
+
+    flow = sequence(before, shaky, id="flow")
+    flows = {"flow": flow, "broken": broken, "buy": buy}
+    async with a_harness(store, flows=flows) as front:
+        run_id, broke = await front.submit(flow, 4), await front.submit(broken, 1)
+        retry = Retry(3, initial=0.01, on=(ConnectionError,))
+        async with working(store, flows, retry=retry):
+            assert (await front.result(run_id, flow)).value == 4
+            # Not worth another try, as the policy says.
+            with pytest.raises(errors.StepFailed):
+                await front.result(broke, broken)
+        assert tried == ["before", "shaky", "shaky", "shaky"]
+        ended = [each.status for each in await front.runs.journal(run_id) if isinstance(each, RunEnded)]
+        assert ended == ["failed", "failed", "completed"]
+        assert await is_empty(store)
+
+
+async def test_a_run_is_tried_so_often_by_workers_of_any_process(store: CheckpointBackend) -> None:
+    tried = 0
+
+    @step
+    async def never(x: int, ctx: Context) -> int:
+        nonlocal tried
+        tried += 1
+        raise ConnectionError("away")
+
+    flows = {"never": never}
+    async with a_harness(store, flows=flows) as front:
+        run_id = await front.submit(never, 1)
+        async with working(store, flows, retry=Retry(2, initial=3600.0, max=3600.0)):
+            await reaches(front, run_id, "failed")
+        waiting = await front.runs.get(run_id)
+        assert (waiting.status, waiting.queue, tried) == ("failed", "default", 1)
+        assert [(each.ready, each.waiting) for each in await front.runs.queues()] == [(0, 1)]
+        # Woken by a signal it goes on at once, in another worker.
+        await store.send(run_id, "now", b"")
+        async with working(store, flows, retry=Retry(2, initial=3600.0)):
+            with pytest.raises(errors.StepFailed):
+                await front.result(run_id, never)
+        assert tried == 2
+        assert (await front.runs.get(run_id)).queue is None
+        assert await is_empty(store)
+        harness: Any = front
+        with pytest.raises(errors.ConfigError, match="expected a Retry"):
+            await harness.work(retry=3)

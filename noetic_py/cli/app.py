@@ -184,6 +184,9 @@ def worker(
     lives: Annotated[
         int, typer.Option("--lives", min=1, metavar="N", help="After how many workers that died with a run it fails.")
     ] = 5,
+    attempts: Annotated[
+        int, typer.Option("--attempts", min=1, metavar="N", help="How often a run that fails is tried in all.")
+    ] = 1,
     grace: Annotated[
         float, typer.Option("--grace", min=0.1, metavar="SECONDS", help="How long runs may take to end at a signal.")
     ] = 10.0,
@@ -199,7 +202,7 @@ def worker(
     from noetic_py.cli.stored_runs import run_async
 
     queues = tuple(queue or ["default"])
-    request = working.WorkRequest(target, model, db, queues, concurrency, lives, grace)
+    request = working.WorkRequest(target, model, db, queues, concurrency, lives, attempts, grace)
     raise typer.Exit(run_async(lambda: working.work(request), trace=trace))
 
 

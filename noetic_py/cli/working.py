@@ -19,6 +19,7 @@ from noetic_py.cli.inputs import read_age, read_input
 from noetic_py.cli.loading import FlowFile, load_flow, make_harness
 from noetic_py.cli.report import say, write_out
 from noetic_py.cli.running import database_of
+from noetic_py.context.step import Retry
 from noetic_py.harness import Harness
 from noetic_py.journal.stored import QueueStats
 from noetic_py.runner.lease import beside
@@ -72,6 +73,7 @@ class WorkRequest:
     queues: tuple[str, ...]
     concurrency: int
     lives: int
+    attempts: int
     grace: float
 
 
@@ -90,7 +92,10 @@ async def work(request: WorkRequest) -> int:
             labelled(harness.flows)
             await harness.runs.queues()
             say(f"working at {', '.join(request.queues)}: {', '.join(harness.flows)}; Ctrl-C stops")
-            working = partial(harness.work, request.queues, concurrency=request.concurrency, lives=request.lives)
+            retry = Retry(request.attempts) if request.attempts > 1 else None
+            working = partial(
+                harness.work, request.queues, concurrency=request.concurrency, lives=request.lives, retry=retry
+            )
             await beside(partial(_stop_on_signal, signals, harness, request.grace), working)
     return 0
 

@@ -6,14 +6,15 @@ import json
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
-from logging import ERROR, INFO
+from logging import ERROR, INFO, WARNING
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from attrs import evolve, frozen
 
+from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.context.read import ContextScope
-from noetic_py.context.step import AnyStep, SequenceSpec, Step, asks_model
+from noetic_py.context.step import AnyStep, Retry, SequenceSpec, Step, asks_model
 from noetic_py.core.budget import Budget, BudgetLease
 from noetic_py.core.control import NO_VALUE, AnyResult, Checkpoint, Control, LoopStop, RunResult, RunStatus, Transcript
 from noetic_py.core.diagnostics import Where, log, trim
@@ -371,7 +372,12 @@ async def _wrap_up(
 
 
 async def _end(
-    run: Run, status: RunStatus, reason: str | None, control: Control | None, pending: Mapping[int, Pending]
+    run: Run,
+    status: RunStatus,
+    reason: str | None,
+    control: Control | None,
+    pending: Mapping[int, Pending],
+    error: NoeticError | None,
 ) -> None:
     if run.store is not None:
         run.store.settle(run.journal)
@@ -387,9 +393,12 @@ async def _end(
             followed = run.store.followed and not run.bus.streamed
             claimed, waits = run.store.claimed, status == "suspended"
             queued = _until_due(claimed.claim.queued, pending.values()) if waits and claimed is not None else None
+            if error is not None and claimed is not None and claimed.retry is not None:
+                queued = await _tried_again(run, run.store.backend, claimed.claim.queued, claimed.retry, error)
             # A run that was cut off stays where it was: another worker goes on with it.
+            stays = queued is not None or waits
             cut = control is not None and (control.kind == "cancel" or control.shutdown is not None)
-            await run.store.end(run.journal, followed=followed, queued=queued, ended=not waits and not cut)
+            await run.store.end(run.journal, followed=followed, queued=queued, ended=not stays and not cut)
         finally:
             await run.store.release()
     if run.bus.active:
@@ -400,6 +409,19 @@ def _until_due(queued: Queued, pending: Iterable[Pending]) -> Queued:
     """A run that waits is claimed again when a signal comes, or when the first of its requests expires."""
     ends = [datetime.fromisoformat(each.expires).timestamp() for each in pending if each.expires is not None]
     return evolve(queued, at=min(ends, default=None))
+
+
+async def _tried_again(
+    run: Run, backend: CheckpointBackend, queued: Queued, retry: Retry, error: NoeticError
+) -> Queued | None:
+    """When a worker tries a run that has failed once more; `None` for no more."""
+    failures = sum(isinstance(each, RunEnded) and each.status == "failed" for each in run.journal)
+    if failures >= retry.attempts or not retry.covers(error):
+        return None
+    wait = retry.wait(failures, run.runtime.random())
+    text = "run %s is tried again in %.1f s, %s of %s"
+    log("runs", WARNING, text, run.run_id, wait, failures + 1, retry.attempts, where=Where(run.run_id))
+    return evolve(queued, at=await backend.clock() + wait)
 
 
 def _verdict(run: Run, flow: AnyStep) -> tuple[str | None, LoopStop | None]:
@@ -481,7 +503,7 @@ async def _result(run: Run, x: Execution, plan: RunPlan, history: ItemLog, endin
     if stop is not None and stop.rule.waits:
         stop, reason = None, summary_of(list(waits.values()))
     try:
-        await _end(run, status, reason, stop, waits)
+        await _end(run, status, reason, stop, waits, error)
     except CheckpointError as failed:
         # Uncommitted work has not happened: the run is not finished, whatever the flow returned.
         output, stop, error, status, reason, loop_stop = NO_VALUE, None, failed, "failed", failed.message, None

@@ -52,7 +52,7 @@ _STATUSES: tuple[RunStatus, ...] = (
     "failed",
 )
 _BROKEN: tuple[RunStatus, ...] = ("failed", "budget_exceeded")
-_LEFT_BY_WORKERS: tuple[RunStatus, ...] = ("queued", "running", "interrupted", "cancelled")
+_LEFT_BY_WORKERS: tuple[RunStatus, ...] = ("queued", "running", "interrupted", "cancelled", "failed")
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
 _PAGE = 100
@@ -545,7 +545,7 @@ def _goes_on(info: RunInfo) -> bool:
     """Whether a process goes on with a run, or a worker will."""
     if info.queue is None:
         return info.status == "running"
-    # A worker that was cut off has left the run in its queue, and a run that was answered may be claimed.
+    # A worker that was cut off has left the run in its queue, or tries it again; one that was answered may be claimed.
     asks = any(each.kind != "timer" for each in info.pending)
     return info.status in _LEFT_BY_WORKERS or (info.status == "suspended" and not asks)
 

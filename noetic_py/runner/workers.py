@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from noetic_py import errors
 from noetic_py.checkpoints.contract import CheckpointBackend
-from noetic_py.context.step import AnyStep
+from noetic_py.context.step import AnyStep, Retry
 from noetic_py.core.budget import Budget
 from noetic_py.core.diagnostics import Where, log, unknown_keyword
 from noetic_py.core.runtime import SYSTEM, Runtime
@@ -170,7 +170,7 @@ def check_submit(options: Mapping[str, object]) -> None:
         )
 
 
-def check_work(queues: object, concurrency: object, lives: object) -> None:
+def check_work(queues: object, concurrency: object, lives: object, retry: object) -> None:
     """Refuse invalid options of a worker.
 
     Raises:
@@ -187,6 +187,10 @@ def check_work(queues: object, concurrency: object, lives: object) -> None:
             raise errors.ConfigError(
                 f"{name}={value!r} is not a valid {name}; expected a number from 1", code="work", hint=f"{name}=10"
             )
+    if retry is not None and not isinstance(retry, Retry):
+        raise errors.ConfigError(
+            f"retry={retry!r} is not a valid policy; expected a Retry", code="work", hint="retry=Retry(3, initial=60.0)"
+        )
 
 
 class QueueWorker:
@@ -201,6 +205,7 @@ class QueueWorker:
         concurrency: How many runs at once.
         lives: How many owners in a row may die with a run; the next one ends it as failed.
         ttl: Seconds after which a run may be taken over when this worker is silent.
+        retry: How often a run that fails is tried.
     """
 
     def __init__(
@@ -214,6 +219,7 @@ class QueueWorker:
         concurrency: int,
         lives: int,
         ttl: float,
+        retry: Retry | None,
     ) -> None:
         self._backend = backend
         self._queues = tuple(queues)
@@ -223,6 +229,7 @@ class QueueWorker:
         self._concurrency = concurrency
         self._lives = lives
         self._ttl = ttl
+        self._retry = retry
         self._busy = 0
         self._stopped = anyio.Event()
         self._changed = anyio.Event()
@@ -317,7 +324,7 @@ class QueueWorker:
             if claim.lives > self._lives:
                 await self._fail(claim, f"{claim.lives - 1} workers in a row have died while they had the run")
                 return True
-            await self._carries(ClaimedRun(claim, asked), self._flows[claim.queued.flow])
+            await self._carries(ClaimedRun(claim, asked, self._retry), self._flows[claim.queued.flow])
         except (errors.CheckpointError, errors.ShuttingDown) as error:
             log("runs", WARNING, "run %s is left to other workers: %s", run_id, error.message, where=Where(run_id))
             if not isinstance(error, errors.ShuttingDown | errors.RunBusy | errors.RunNotFound):

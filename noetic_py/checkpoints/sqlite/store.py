@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
 from itertools import product
-from logging import WARNING
 from typing import Any
 
 from attrs import astuple, evolve
@@ -18,11 +17,11 @@ from noetic_py.checkpoints import checks
 from noetic_py.checkpoints.adapter import FARTHEST, LARGEST, PrunePage, commit_in_turn, queue_stats
 from noetic_py.checkpoints.contract import Scope
 from noetic_py.checkpoints.sqlite.budget_rows import BudgetRows
+from noetic_py.checkpoints.sqlite.queue_rows import QueueRows
 from noetic_py.checkpoints.sqlite.schema import (
     DRIVER_ERRORS,
     LONGEST,
     MOST,
-    QUEUED,
     RUN,
     Mode,
     OpenFile,
@@ -38,7 +37,6 @@ from noetic_py.checkpoints.sqlite.schema import (
     place,
 )
 from noetic_py.checkpoints.threads import AnyJob
-from noetic_py.core.diagnostics import log
 from noetic_py.errors import CorruptRecord, LimitExceeded, StoreUnavailable
 from noetic_py.journal.stored import (
     BudgetRow,
@@ -71,11 +69,6 @@ _MOVE_ON = (
     "AND position = ? AND fence = ? AND owner = ? AND updated = ? AND crc = ?"
 )
 _BY_NUMBER = RUN + " WHERE id = ?"
-_READY = (
-    QUEUED.replace(" FROM", ", r.owner FROM") + " JOIN runs r ON r.id = q.run "
-    "WHERE q.queue = ? AND q.flow = ? AND q.priority = ? AND q.at <= ? ORDER BY q.at, q.run"
-)
-_ALL_QUEUED = QUEUED.replace(" FROM", ", r.owner FROM") + " JOIN runs r ON r.id = q.run"
 _HEADS = 512
 _PRUNED_AT_ONCE = 200
 _RESTORE = "restore a copy of the file"
@@ -95,6 +88,7 @@ class SqliteStore:
         self.mode = mode
         self.seed = seed
         self._sums = Sums(seed)
+        self._queue_rows = QueueRows(connection, self._sums, place.locks)
         self._threshold = threshold
         # Rows of runs as they were left here, perhaps by what was undone; SQLite compares one that is relied on.
         self._heads: dict[str, RunRow] = {}
@@ -103,8 +97,6 @@ class SqliteStore:
         self._logged = 0
         self._releases = False
         self._syncs = True
-        # Rows of queues that cannot be read, which was said.
-        self._damaged: set[object] = set()
         if mode == "wal":
             self._execute("PRAGMA busy_timeout = 0")
 
@@ -482,7 +474,7 @@ class SqliteStore:
     def _forget(self, run: RunRow) -> None:
         streams = [stream for stream, _ in self._parts(run)]
         self._execute("DELETE FROM shared WHERE run = ?", (run.id,))
-        self._execute("DELETE FROM queued WHERE run = ?", (run.id,))
+        self._queue_rows.remove(run.id)
         self._execute("DELETE FROM signals WHERE run = ?", (run.id,))
         self._execute("DELETE FROM runs WHERE id = ?", (run.id,))
         for stream in streams:
@@ -599,24 +591,13 @@ class SqliteStore:
         run = self._find(lease.run_id)
         if run is not None and (run.fence, run.owner) == (lease.fence, self._locks.owner):
             self._save(evolve(run, owner=0))
-            queued = self._queued(run.id)
+            queued = self._queue_rows.of(run.id)
             if queued is not None and queued.lives:
                 queued.lives = 0
-                self._save_queued(queued)
+                self._queue_rows.save(queued)
         self._releases = True
 
     # -- queues and inboxes
-
-    def _queued(self, run: int) -> QueuedRow | None:
-        row = self._one(QUEUED + " WHERE q.run = ?", (run,))
-        return None if row is None else self._sums.checked_queued(row)
-
-    def _save_queued(self, row: QueuedRow) -> None:
-        row.crc = self._sums.queued(row)
-        self._execute(
-            "INSERT OR REPLACE INTO queued (run, queue, flow, at, priority, lives, crc) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            astuple(row),
-        )
 
     def enqueue(self, given: Transaction, now: datetime) -> None:
         """Do what a transaction says of queues and inboxes."""
@@ -625,15 +606,15 @@ class SqliteStore:
         if upto:
             self._execute("DELETE FROM signals WHERE run = ? AND number <= ?", (run.id, upto))
         if given.ended:
-            self._execute("DELETE FROM queued WHERE run = ?", (run.id,))
+            self._queue_rows.remove(run.id)
         elif given.queued is not None:
-            new, old = given.queued, self._queued(run.id)
+            new, old = given.queued, self._queue_rows.of(run.id)
             at = None if new.at is None else int(new.at * 1_000_000)
             lives = 0 if old is None else old.lives
             row = QueuedRow(run.id, new.queue, new.flow, at, new.priority, lives, 0)
             if self._one("SELECT 1 FROM signals WHERE run = ?", (run.id,)) is not None:
                 _wake(row, now)
-            self._save_queued(row)
+            self._queue_rows.save(row)
         for each in given.signals:
             receiver = self._find(each.run_id)
             if receiver is not None:
@@ -645,48 +626,20 @@ class SqliteStore:
         """Become the owner of queued runs; an owner whose process has ended has none any more."""
         ready: list[QueuedRow] = []
         for queue, flow in product(queues, flows):
-            ready += self._ready(queue, flow, limit, checks.micros(now))
+            ready += self._queue_rows.ready(queue, flow, limit, checks.micros(now))
         ready.sort(key=lambda row: (-row.priority, row.at or 0, row.run))
         claims: list[Claim] = []
         for row in ready[:limit]:
             run = self._sums.checked_run(self._execute(_BY_NUMBER, (row.run,)).fetchone(), summary=False)
             lease = self.acquire(run.run_id, ttl, now)
             row.lives += 1
-            self._save_queued(row)
+            self._queue_rows.save(row)
             claims.append(Claim(lease, row.place, row.lives, now.timestamp()))
         return claims
 
-    def _ready(self, queue: str, flow: str, limit: int, now: int) -> Iterator[QueuedRow]:
-        """The next runs of a queue and a flow that may be claimed and have no owner, in their order."""
-        priority = self._next_priority(queue, flow, LARGEST)
-        while priority is not None and limit:
-            for *row, owner in self._execute(_READY, (queue, flow, priority, now)):
-                if owner and self._locks.alive(owner):
-                    continue
-                try:
-                    found = self._sums.checked_queued(tuple(row))
-                except CorruptRecord as error:
-                    # It does not keep the others from being claimed, and is looked at twice a second.
-                    if row[0] not in self._damaged:
-                        self._damaged.add(row[0])
-                        log("checkpoints", WARNING, "a run is not claimed: %s", error.message)
-                    continue
-                yield found
-                limit -= 1
-                if not limit:
-                    return
-            priority = self._next_priority(queue, flow, priority)
-
-    def _next_priority(self, queue: str, flow: str, below: int) -> int | None:
-        sql = "SELECT max(priority) FROM queued WHERE queue = ? AND flow = ? AND priority < ?"
-        row = self._one(sql, (queue, flow, below))
-        return row[0] if row is not None and isinstance(row[0], int) else None
-
     def queues(self, now: datetime) -> Sequence[QueueStats]:
         """How full each queue is."""
-        rows = self._execute(_ALL_QUEUED).fetchall()
-        read = ((self._sums.checked_queued(tuple(row)), owner) for *row, owner in rows)
-        return queue_stats(((row.place, owner != 0 and self._locks.alive(owner)) for row, owner in read), now)
+        return queue_stats(((row.place, owned) for row, owned in self._queue_rows.all()), now)
 
     def send(self, run_id: str, key: str, body: bytes, now: datetime) -> int:
         """Put a signal into a run's inbox, and let the run be claimed."""
@@ -702,10 +655,10 @@ class SqliteStore:
             "INSERT INTO signals (number, run, key, crc, body) VALUES (?, ?, ?, ?, ?)",
             (number, run.id, key, self._sums.signal(number, run.id, key, body), body),
         )
-        queued = self._queued(run.id)
+        queued = self._queue_rows.of(run.id)
         if queued is not None:
             _wake(queued, now)
-            self._save_queued(queued)
+            self._queue_rows.save(queued)
         return number
 
     def inbox(self, run_id: str, after: int, limit: int) -> Sequence[Signal]:

@@ -23,6 +23,7 @@ from noetic_py.journal.records import JournalRecord, dump_record
 from noetic_py.journal.stored import Claim, Lease, Queued, Record, Transaction
 
 if TYPE_CHECKING:
+    from noetic_py.context.step import Retry
     from noetic_py.core.telemetry import Metrics
 
 TTL = 30.0
@@ -57,10 +58,12 @@ class ClaimedRun:
     Attributes:
         claim: The claim.
         asked: When it was asked for, by the machine's monotonic clock.
+        retry: How often the worker tries a run that fails, and how long it waits between; `None` for once.
     """
 
     claim: Claim
     asked: float
+    retry: Retry | None = None
 
 
 @frozen(eq=False)
