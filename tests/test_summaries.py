@@ -15,9 +15,12 @@ from attrs import define, evolve, field
 import noetic_py
 from noetic_py import (
     Budget,
+    Channel,
     Context,
+    Handoff,
     Harness,
     InMemoryBackend,
+    Memory,
     Message,
     RunResult,
     StateBag,
@@ -28,6 +31,7 @@ from noetic_py import (
     race,
     sequence,
     step,
+    tool,
     until,
 )
 from noetic_py.checkpoints import CheckpointBackend, SqliteBackend
@@ -54,6 +58,7 @@ from noetic_py.journal.records import Folded, JournalRecord, StepFinished, dump_
 from noetic_py.journal.run_summary import PlainCodec
 from noetic_py.journal.stored import Head, Record
 from noetic_py.journal.values import Stored
+from noetic_py.memory import ContextQueue
 from noetic_py.runner import lease
 from noetic_py.testing import FaultyBackend, ScriptedModel
 
@@ -544,3 +549,83 @@ async def test_a_stored_run_does_not_hold_its_whole_journal() -> None:
     assert result.checkpoint.position == len(journal) > 4_000
     finished = [place for place, record in enumerate(journal, 1) if isinstance(record, StepFinished)]
     assert committed == finished
+
+
+@step
+async def plus_one(value: int) -> int:
+    return value + 1
+
+
+@tool
+async def increased(value: int) -> int:
+    """Increase a value."""
+    return value + 1
+
+
+@step
+async def speak(value: int, ctx: Context[Any, Any]) -> int:
+    ctx.items.append(Message.assistant(f"{value}"))
+    return value + 1
+
+
+class Bundle(Memory):
+    """A layer, for a harness."""
+
+    window: ContextQueue[str] = ContextQueue()
+
+
+LINE = Channel("line", int, external=True)
+
+
+def rounds_of(body: AnyStep, count: int = 12, **options: Any) -> AnyStep:
+    """A loop of so many rounds."""
+    made: AnyStep = MAKE.loop(body, until=until.max_rounds(count), id="loop", **options)
+    return made
+
+
+INNER = rounds_of(plus_one)
+
+
+@step(handoffs=[INNER])
+async def hand_on(value: int) -> int | Handoff[int]:
+    return Handoff(INNER, value)
+
+
+# What of the run, around the loop or in its rounds has a meaning beyond a round.
+BEYOND: dict[str, tuple[AnyStep, dict[str, Any]]] = {
+    "layers": (rounds_of(plus_one), {"memory": Bundle()}),
+    "an execution of its own": (MAKE.spawn(rounds_of(plus_one)), {}),
+    "beside other paths": (MAKE.parallel([rounds_of(plus_one), plus_one]), {}),
+    "in a chain of handoffs": (hand_on, {}),
+    "an inbox": (rounds_of(plus_one, inbox=LINE), {}),
+    "a tool in each round": (rounds_of(MAKE.call_tool(increased, args=lambda value: {"value": value})), {}),
+    "a spawn in each round": (rounds_of(MAKE.spawn(plus_one)), {}),
+    "items in each round": (rounds_of(speak), {}),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+async def test_rounds_that_mean_more_are_not_summed_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shorter(monkeypatch)
+    flow, options = BEYOND[name]
+    for tried, summed in ((rounds_of(plus_one), True), (flow, False)):
+        async with Harness(plugins=(), checkpoints=InMemoryBackend(), **(options if tried is flow else {})) as harness:
+            result = await harness.run(tried, 0, run_id="r")
+            assert result.status == "completed"
+            journal = await harness.runs.journal("r")
+        assert any(isinstance(record, Folded) for record in journal) is summed
+
+
+@pytest.mark.parametrize("on_diverge", ["adopt", "pin"])
+async def test_a_resume_that_goes_on_with_other_code_sums_nothing_up(
+    on_diverge: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shorter(monkeypatch)
+    backend = InMemoryBackend()
+    flow = await stopped(backend, 3)
+    async with Harness(plugins=(), checkpoints=backend) as harness:
+        before = len(await harness.runs.journal("r"))
+        await harness.resume("r", flow, on_diverge=on_diverge, on_error="result")
+        journal = await harness.runs.journal("r")
+    assert len(journal) > before
+    assert not any(isinstance(record, Folded) for record in journal[before:])

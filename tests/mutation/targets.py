@@ -122,6 +122,7 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "sqlite": ("noetic_py.checkpoints.sqlite.store", ("tests/test_checkpoints_sqlite_store.py",)),
     "schema": ("noetic_py.checkpoints.sqlite.schema", OPENED),
     "writer": ("noetic_py.engine.journaling.writer", LEDGER),
+    "summaries": ("noetic_py.engine.journaling.summaries", ("tests/test_summaries.py", "tests/test_engine_writer.py")),
     "ledger": (
         "noetic_py.engine.journaling.ledger",
         ("tests/test_shutdown.py::test_what_a_model_had_said_is_saved", *LEDGER),
