@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from noetic_py import Harness, InMemoryBackend, ReadContext, call_model, errors, sequence, step
+from noetic_py import Context, Harness, InMemoryBackend, ReadContext, call_model, errors, sequence, step
 from noetic_py.checkpoints import Lease, Record
 from noetic_py.engine.journaling import writer
 from noetic_py.models import FallbackModel, Model, RetryModel
@@ -107,3 +107,26 @@ async def test_a_once_step_does_not_begin_when_its_owner_has_slept_in_the_commit
         await harness(backend).run(send, "?", run_id="r")
     assert backend.sleeps_after == ""
     assert sent == []
+
+
+async def test_a_later_owner_has_a_larger_fence() -> None:
+    seen: list[int | None] = []
+
+    @step
+    async def charge(x: int, ctx: Context) -> int:
+        seen.append(ctx.fence)
+        if len(seen) == 1:
+            raise ValueError("no")
+        return x
+
+    async with InMemoryBackend() as backend, Harness(plugins=(), checkpoints=backend) as harness:
+        first = await harness.run(charge, 1, on_error="result")
+        assert (await harness.resume(first.run_id, charge)).value == 1
+    async with Harness(plugins=()) as harness:
+        await harness.run(charge, 1)
+    first_fence, second, none = seen
+    assert first_fence is not None
+    assert second is not None
+    assert second > first_fence
+    assert none is None
+    assert Context().fence is None

@@ -36,6 +36,7 @@ from noetic_py import (
 )
 from noetic_py.checkpoints import CheckpointBackend, SqliteBackend
 from noetic_py.checkpoints.delegating import DelegatingBackend
+from noetic_py.cli.record_lines import line_of
 from noetic_py.context.step import AnyStep, Retry
 from noetic_py.core.codec import Codec
 from noetic_py.core.events import StepCommitted
@@ -442,6 +443,9 @@ async def test_a_resume_reads_as_many_records_of_a_long_run_as_of_a_short_one() 
             assert error.path == ("loop", f"add[{rounds}]")
             journal = await harness.runs.journal("r")
         assert sum(isinstance(record, Folded) for record in journal) == rounds // 200 - 1
+        first = next(at for at, record in enumerate(journal) if isinstance(record, Folded))
+        lines = [line_of(at, record) for at, record in enumerate(journal, 1)]
+        assert f"sums up    {journal[first].path[0]}  200 rounds, records " in lines[first]
     assert read[0] == read[1] < 700
 
 

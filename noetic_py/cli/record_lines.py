@@ -21,6 +21,7 @@ from noetic_py.journal.records import (
     CallStarted,
     ChildReplayed,
     Decision,
+    Folded,
     Intent,
     JournalRecord,
     Pending,
@@ -170,6 +171,8 @@ def _described(record: JournalRecord) -> tuple[str, str]:
             return "stopped", "  ".join((_attempt(record.kind, record.attempt), *_used(record)))
         case Progressed():
             return "progress", short(record.value) if record.what == "set" else record.what
+        case Folded():
+            return "sums up", f"{plural(record.rounds, 'round')}, records {record.first + 1} to {record.end}"
         case RunEnded():
             return "ended", f"{record.status}{f'  {printable(record.reason)}' if record.reason else ''}"
         case _:

@@ -143,6 +143,15 @@ class Context(Generic[M_co, S_co]):
         return self.engine.run_id
 
     @property
+    def fence(self) -> int | None:
+        """The number of the process that has the run: a later owner has a larger one; `None` where nothing is stored.
+
+        A target that keeps the largest number that it has seen for a run, and refuses smaller ones, takes nothing from
+        a process that stood still for longer than its lease and does not know that another one goes on.
+        """
+        return self.engine.fence
+
+    @property
     def name(self) -> str:
         """The step's id."""
         return self.at[-1] if self.at else ""

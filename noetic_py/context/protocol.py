@@ -84,6 +84,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def fence(self) -> int | None:
+        """The number of the run's owner."""
+        ...
+
+    @property
     def session(self) -> SessionKey | None:
         """The session that the run is a turn of."""
         ...

@@ -59,6 +59,7 @@ class UnboundEngine:
     stop: Control | None = None
     parent_context: AnyContext | None = None
     user_id: str | None = None
+    fence: int | None = None
     session: SessionKey | None = None
     progress: ProgressStore = NO_RUN
     adopted: bool

@@ -537,6 +537,12 @@ class Execution:
     # -- what a context reads
 
     @property
+    def fence(self) -> int | None:
+        """The number of the run's owner; `None` without a store."""
+        store = self.run.store
+        return None if store is None else store.fence
+
+    @property
     def whole(self) -> Execution:
         """The execution that it is a part of (with other memory, but the same counts and end); usually itself."""
         return self if self._whole is None else self._whole
