@@ -468,9 +468,10 @@ class BudgetExceeded(NoeticError):
     limit: int | float | Decimal
     requested: int | float | Decimal
     settled: int | float | Decimal
-    shared: str | None
-    period: str | None
-    reserved: int | float | Decimal
+    # Stored with the error only where they say something.
+    shared: str | None = None
+    period: str | None = None
+    reserved: int | float | Decimal = 0
 
     def __init__(
         self,
@@ -495,9 +496,8 @@ class BudgetExceeded(NoeticError):
             )
             hint = f"raise {keyword}= of the shared budget, or resume the run in the next period; see noetic budgets"
         super().__init__(text, path=path, hint=hint)
-        self.shared = shared
-        self.period = period
-        self.reserved = reserved
+        if shared is not None:
+            self.shared, self.period, self.reserved = shared, period, reserved
         self.dimension = dimension
         self.limit = limit
         self.requested = requested

@@ -20,11 +20,12 @@ from noetic_py.context.graph import GraphForm, drawn
 from noetic_py.context.hooks import Hook, read_hooks
 from noetic_py.context.read import ContextScope, Services
 from noetic_py.context.step import AnyStep, Retry, Step, awaited, box_of, require_step
-from noetic_py.core.budget import Budget, BudgetLease
+from noetic_py.core.budget import Budget
 from noetic_py.core.control import AnyResult, Checkpoint, Partial, RunResult, SessionKey, check_callers_id
 from noetic_py.core.diagnostics import HIDING, LostCalls, known_keywords, must_enter
 from noetic_py.core.memory import Memory
 from noetic_py.core.runtime import SYSTEM, Runtime
+from noetic_py.core.shared_budget import SharedBudget
 from noetic_py.core.state import StateBag, class_of
 from noetic_py.core.types import M, M_co, R, S, T
 from noetic_py.engine.frame import failure_of, lost_task
@@ -90,7 +91,7 @@ class Harness(Generic[M_co]):
         model: The model of `call_model()` steps that name none.
         checkpoints: What keeps its runs, so that they can be resumed: `"sqlite:runs.db"`, or a backend. Without one a
             journal lives as long as its result.
-        budget: Limits that hold for all its runs together.
+        budget: Limits that hold for all its runs together, or a budget that they share with runs of other processes.
         tools: Tools that every model call may use.
         plugins: The plugins to load, by name or as objects; all that are installed when left out.
         services: Services by type.
@@ -123,7 +124,7 @@ class Harness(Generic[M_co]):
         memory: MemoryT,
         model: str | Model | None = ...,
         checkpoints: str | CheckpointBackend | None = ...,
-        budget: Budget | None = ...,
+        budget: Budget | SharedBudget | None = ...,
         tools: Sequence[Tool[..., object, MemoryT]] = ...,
         plugins: Sequence[object] | None = ...,
         services: Mapping[type[Any], object] = ...,
@@ -146,7 +147,7 @@ class Harness(Generic[M_co]):
         memory: None = ...,
         model: str | Model | None = ...,
         checkpoints: str | CheckpointBackend | None = ...,
-        budget: Budget | None = ...,
+        budget: Budget | SharedBudget | None = ...,
         tools: Sequence[Tool[..., object]] = ...,
         plugins: Sequence[object] | None = ...,
         services: Mapping[type[Any], object] = ...,
@@ -169,7 +170,7 @@ class Harness(Generic[M_co]):
         memory: Memory | None = None,
         model: str | Model | None = None,
         checkpoints: str | CheckpointBackend | None = None,
-        budget: Budget | None = None,
+        budget: Budget | SharedBudget | None = None,
         tools: Sequence[AnyTool] = (),
         plugins: Sequence[object] | None = None,
         services: Mapping[type[Any], object] | None = None,
@@ -206,7 +207,7 @@ class Harness(Generic[M_co]):
             model=model,
             models=self._plugins.models,
             tools=tuple(tools),
-            lease=BudgetLease(budget, now=runtime.monotonic()),
+            budget=budget,
             settings=model_settings or {},
             hooks=(*self._plugins.hooks.hooks, *read_hooks(hooks, "the harness")),
             max_parallel_tools=max_parallel_tools,
@@ -219,15 +220,14 @@ class Harness(Generic[M_co]):
         self._detached_runs: dict[str, registry.RunHandle[Any, Any]] = {}  # those that steps have started, by id
         self._session_store = SessionStore(kept, sessions, runtime, memory, self._resources)
         self._workers: list[QueueWorker] = []
-        self._living = registry.Living(self._refuse)
-        self._access = asked = Authorizer(access)
+        self._living, self._access = registry.Living(self._refuse), (asked := Authorizer(access))
         given = tuple(at_home(each, self._resources) for each in (services or {}, self._plugins.services.by_type))
         self._planner = Planner(engine.INTERPRETER, self._resources, self._living, asked, given, kept, self.flows)
 
     @property
-    def budget(self) -> Budget | None:
+    def budget(self) -> Budget | SharedBudget | None:
         """The limits that hold for all its runs together."""
-        return self._resources.lease.budget
+        return self._resources.shared or self._resources.lease.budget
 
     @property
     def memory_layers(self) -> LayerRegistry:
@@ -478,7 +478,7 @@ class Harness(Generic[M_co]):
 
     async def _again(self, run_id: str, plan: RunPlan) -> tuple[AnyResult, ContextScope]:
         """Go on with a run of an earlier process, or give its result once more."""
-        options = {"budget": plan.budget, "deadline": plan.deadline}
+        options = {"budget": plan.limits, "deadline": plan.deadline}
         run, former = await self._reopen(run_id, plan.step, class_of(plan.scope.state), options, ALLOW_ALL)
         try:
             with self._session_store.again(run):

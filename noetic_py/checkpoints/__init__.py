@@ -8,6 +8,7 @@ from noetic_py.checkpoints.checks import Distributed
 from noetic_py.checkpoints.contract import BackendDurability, CheckpointBackend, Scope
 from noetic_py.checkpoints.memory import InMemoryBackend
 from noetic_py.checkpoints.spec import backend_from
+from noetic_py.core.shared_budget import SharedBudget
 from noetic_py.journal.stored import (
     BudgetChange,
     BudgetRow,
@@ -64,6 +65,7 @@ __all__ = [
     "RecordTransform",
     "RunEntry",
     "Scope",
+    "SharedBudget",
     "Signal",
     "SqliteBackend",
     "Stats",

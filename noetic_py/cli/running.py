@@ -222,7 +222,7 @@ async def _run(job: FlowJob, view: ViewOptions, capture: OutputCapture, terminal
             backend = None if job.db is None else await stack.enter_async_context(opened(job.db))
             harness = await make_harness(job.file, job.model, backend)
             budgets = (job.budget, job.file.step.budget, harness.budget)
-            progress.budgets = tuple(budget for budget in budgets if budget is not None)
+            progress.budgets = tuple(budget for budget in budgets if isinstance(budget, Budget))
             async with harness:
                 place = job.db if isinstance(job.db, str) else await _place_of(harness)
                 async with job.open(harness) as stream:

@@ -368,6 +368,17 @@ class Reservation:
         tokens = TokenUsage(int(held.get("input_tokens", 0)), int(held.get("output_tokens", 0)))
         return Usage(tokens, held.get("cost"))
 
+    def cancel(self) -> None:
+        """Give all of it back: the call does not begin."""
+        self.open = False
+        if self.lease.free:
+            self.lease.count_call(-1)
+            return
+        for node, amounts in self.held:
+            node.unhold(amounts)
+        self.lease.book({"model_calls": -_ONE}, NO_USAGE, calls=-1)
+        self.lease.wake()
+
     def settle(self, used: Usage) -> None:
         """Give back what was held and book what was used; a second call does nothing."""
         if not self.open:
@@ -526,7 +537,7 @@ class BudgetLease:
             elif limit is not None:
                 if node.steps + kept >= limit:
                     self._give_back_step(node)
-                    raise BudgetExceeded("steps", limit=limit, requested=1, settled=node.steps)
+                    raise node.refusal("steps", 1, node.steps)
                 node._warn("steps", Decimal(node.steps + 1), Decimal(limit), self.on_warning)
             node.steps += 1
             if node.steps_free and not node._closed:
@@ -687,18 +698,22 @@ class BudgetLease:
         waitable: _Blocker | None = None
         node: BudgetLease | None = self
         while node is not None:
-            for name, limit in node.limits.items():
+            for name in node.limits:
                 asked = amounts.get(name)
                 if not asked or asked <= node._left(name):
                     continue
                 settled = node._settled.get(name, _ZERO) if name != "steps" else Decimal(node.steps)
-                error = BudgetExceeded(name, limit=limit, requested=asked, settled=settled)
+                error = node.refusal(name, asked, settled)
                 if asked > node._left(name) + node._held.get(name, _ZERO):
                     return _Blocker(error, False, node)
                 waitable = waitable or _Blocker(error, True, node)
             amounts = node._uncovered(amounts)
             node = node.parent
         return waitable
+
+    def refusal(self, name: str, asked: Decimal | int, settled: Decimal | int) -> BudgetExceeded:
+        """Why this lease does not give what is asked for."""
+        return BudgetExceeded(name, limit=self.limits[name], requested=asked, settled=settled)
 
     def _uncovered(self, amounts: Amounts) -> Amounts:
         """The part that the leases above must cover; a wrap-up's block is already reserved there."""
@@ -709,7 +724,7 @@ class BudgetLease:
         reservation = Reservation(self, amounts, max_output)
         # A call that has started is a call, whatever becomes of it: the count is booked, the rest is held.
         if self.free:
-            self._count_call()
+            self.count_call(1)
             return reservation
         self.book(_CALL, NO_USAGE, calls=1)
         rest = {name: value for name, value in amounts.items() if name != "model_calls"}
@@ -722,10 +737,11 @@ class BudgetLease:
             node = node.parent
         return reservation
 
-    def _count_call(self) -> None:
+    def count_call(self, more: int) -> None:
+        """Count calls where nothing is limited, here and at every lease above."""
         node: BudgetLease | None = self
         while node is not None:
-            node.calls += 1
+            node.calls += more
             node = node.parent
 
     def unhold(self, amounts: Amounts) -> None:

@@ -52,6 +52,8 @@ from noetic_py.steps.flow import BranchSpec, ParallelSpec
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
+    from noetic_py.engine.shared_budgets import RunBudgets
+
 
 NO_META = StepMeta()
 _NO_SPAN = nullcontext()
@@ -59,7 +61,9 @@ _NO_SPAN = nullcontext()
 _BREATHE = 127
 
 
-async def execute(step: AnyStep, value: object, parent: Frame, name: str, scope: ContextScope | None = None) -> Any:
+async def execute(  # noqa: C901  # every step comes by here, and each call of a function costs it
+    step: AnyStep, value: object, parent: Frame, name: str, scope: ContextScope | None = None
+) -> Any:
     """Run a step as a child of `parent`, at frame `name`, in the parent's scope or in a new one."""
     x = parent.x
     run = x.run
@@ -87,6 +91,8 @@ async def execute(step: AnyStep, value: object, parent: Frame, name: str, scope:
             frame.lease.steps += counted
         else:
             frame.lease.take_step(counted)
+        if run.shared is not None and counted:
+            await _shared_step(frame, frame.lease, run.shared)
         context = copy_context()
         bare = step.plain and run.bare
         work = _inside(frame, body, value, bare)
@@ -147,6 +153,8 @@ async def _further_attempts(frame: Frame, body: Body, value: object, error: Base
             # As the first attempt it counts around the step, and not against the step's own budget.
             lease = frame.lease if frame.own_lease is None else frame.own_lease.parent or frame.lease
             lease.take_step(step.counted)
+            if frame.x.run.shared is not None and step.counted:
+                await _shared_step(frame, lease, frame.x.run.shared)
             context, work = copy_context(), _inside(frame, body, value, False)
             await go_on(frame, context, work, first_stretch(frame, context, work, None if own else frame.up))
             return frame.output
@@ -154,6 +162,18 @@ async def _further_attempts(frame: Frame, body: Body, value: object, error: Base
             # All further attempts are made in the handling of the first one's failure.
             forget_attempt(another, first)
             error = another
+
+
+async def _shared_step(frame: Frame, lease: BudgetLease, shared: RunBudgets) -> None:
+    """Count a body that starts against the budgets that other runs share, too."""
+    try:
+        await shared.start({"steps": 1})
+    except BaseException:
+        lease.give_back_step()
+        raise
+    if frame.x.run.store is not None:
+        # The answer may have taken longer than the lease lasts.
+        await frame.x.run.store.hold()
 
 
 def _given(step: AnyStep, value: object) -> object:

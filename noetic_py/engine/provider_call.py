@@ -19,10 +19,12 @@ from noetic_py.core.diagnostics import Where, log
 from noetic_py.core.events import ModelFailed, ModelFinished, ModelStarted
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, InputText, Item, Message, OutputText
 from noetic_py.core.runtime import Runtime
+from noetic_py.core.shared_budget import HELD
 from noetic_py.core.tokens import TiktokenCounter, TokenCount, TokenCounter, counter_for, counter_of_encoding
 from noetic_py.engine.frame import Frame, in_time
+from noetic_py.engine.shared_budgets import Slice
 from noetic_py.engine.telemetry import CallSpan, names_of
-from noetic_py.errors import ModelError, ModelStreamError, UnknownPrice, UsageInvalid
+from noetic_py.errors import BudgetExceeded, ModelError, ModelStreamError, UnknownPrice, UsageInvalid
 from noetic_py.journal.records import CallStarted
 from noetic_py.models.model import (
     CALLS,
@@ -61,6 +63,8 @@ async def ready_counter_of(model: Model) -> TokenCounter:
 
 
 _NO_SPAN = nullcontext()
+_TRIES = 10
+"""How often a call without a limit of its own asks shared budgets for what is left, while other runs are faster."""
 TOKEN_LIMITS = ("tokens", "input_tokens", "output_tokens", "cached_input_tokens", "cost")
 
 
@@ -103,6 +107,7 @@ class ProviderCall:
     _failure: BaseException | None = None
     _span: CallSpan | None = None
     _began = 0.0
+    _slices: Sequence[Slice] = ()
     _manager: AbstractAsyncContextManager[ModelStream]
     _reservation: Reservation
 
@@ -223,6 +228,28 @@ class ProviderCall:
 
     async def _reserve(self) -> Reservation:
         """Hold the most this call can use, when anything limits it."""
+        shared = self._frame.x.run.shared
+        if shared is None:
+            return await self._reserve_here()
+        tries = _TRIES
+        while True:
+            await shared.look()
+            reservation = await self._reserve_here()
+            try:
+                self._slices = await shared.reserve(reservation.amounts)
+                return reservation
+            except BudgetExceeded as error:
+                reservation.cancel()
+                tries -= 1
+                # Another run was faster. A call with a limit of its own cannot ask for less.
+                if not tries or error.dimension not in HELD or "max_output_tokens" in self._request.settings:
+                    raise
+            except BaseException:
+                reservation.cancel()
+                raise
+
+    async def _reserve_here(self) -> Reservation:
+        """The same against the budgets of this process."""
         frame, request, price = self._frame, self._request, self._price
         lease = frame.lease
         most = request.settings.get("max_output_tokens")
@@ -258,9 +285,9 @@ class ProviderCall:
             used = self._used()
         except BaseException:
             # Whatever a model's price or counter does, nothing stays reserved for ever.
-            self._reservation.settle(self._reservation.max_usage)
+            self._settle(self._reservation.max_usage)
             raise
-        self._reservation.settle(used)
+        self._settle(used)
         if used is not NOTHING_USED:
             _book(frame, used)
         if frame.x.run.metrics is not None:
@@ -279,6 +306,12 @@ class ProviderCall:
         why = redact(str(error)) or type(error).__name__ if isinstance(error, Exception) else "stopped"
         tokens = None if used is NOTHING_USED else used.tokens
         frame.publish(ModelFailed(frame.at, name, why, tokens, used.cost))
+
+    def _settle(self, used: Usage) -> None:
+        self._reservation.settle(used)
+        shared, slices, self._slices = self._frame.x.run.shared, self._slices, ()
+        if shared is not None:
+            shared.settle(slices, used)
 
     def _measure(self, metrics: Metrics, used: Usage, error: BaseException | None) -> None:
         names, response = names_of(self._model.name), self._response

@@ -23,6 +23,7 @@ from noetic_py.core.events import RunStarted as RunStartedEvent
 from noetic_py.core.items import ID_SOURCE, Item
 from noetic_py.core.log import ItemLog
 from noetic_py.core.runtime import SYSTEM, current_span, place_of, recorded_span
+from noetic_py.core.shared_budget import SharedBudget
 from noetic_py.engine import hooks, stops
 from noetic_py.engine.detached import detach, recover_detached
 from noetic_py.engine.execute import as_error, call_from_body, execute, open_wrap_up, restore, settle_failure
@@ -44,7 +45,8 @@ from noetic_py.engine.layers.lifecycle import close_layers, open_layers
 from noetic_py.engine.layers.store import StoredLayers
 from noetic_py.engine.progress import RunProgress
 from noetic_py.engine.protocol import Interpreter
-from noetic_py.engine.state import Execution, Run, head, wrap_up_step
+from noetic_py.engine.shared_budgets import RunBudgets, shared_by
+from noetic_py.engine.state import Execution, Run, head, split, wrap_up_step
 from noetic_py.engine.stops import VALUELESS, asked_again, note, note_valueless, value_so_far, wrap_up_of
 from noetic_py.engine.telemetry import record_failure
 from noetic_py.errors import BudgetExceeded, CheckpointError, NoeticError
@@ -66,13 +68,18 @@ class RunPlan:
     step: AnyStep
     value: Any
     scope: ContextScope
-    budget: Budget | None
+    limits: Budget | SharedBudget | None
     deadline: float | None
     opening: Opening | None = None
     run_history: RunHistory | None = None
     storage: RunStorage | None = None
     base: Base | None = None
     delivery_id: str | None = None
+
+    @property
+    def budget(self) -> Budget | None:
+        """The run's own limits, unless it shares them."""
+        return split(self.limits)[0]
 
 
 # Types that a span can hold; other JSON is stored as text.
@@ -84,7 +91,11 @@ _ROOT: AnyStep = Step(id="run", kind="run")
 async def run_flow(run: Run, plan: RunPlan) -> AnyResult:
     """Run a flow to its end; never raises for what happens in it, only for a cancellation from outside."""
     now = run.runtime.monotonic()
-    lease = BudgetLease(plan.budget, run.resources.lease, now=now)
+    shares = shared_by(run.resources.shared, split(plan.limits)[1])
+    # A run that is only read has no owner.
+    if shares and run.store is not None and run.store.fence:
+        run.shared = run.store.budgets = RunBudgets(shares, run.store, run.resources.lease, now=now)
+    lease = BudgetLease(plan.budget, run.resources.lease if run.shared is None else run.shared.lease, now=now)
     x = Execution(run, lease, depth=0, parent=None, input=plan.value)
     run.root = x
     x.turns = run.context_turns
@@ -127,6 +138,8 @@ async def run_flow(run: Run, plan: RunPlan) -> AnyResult:
         if run.detached:
             await run.dismiss()
         lease.close(root.wrap_up)
+        if run.shared is not None:
+            run.shared.close()
         run.close_channels()
         run.bus.close()
         # Without these the run would be a ring that only the garbage collector could break.

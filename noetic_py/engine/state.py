@@ -28,6 +28,7 @@ from noetic_py.core.derivation import ContextMemory
 from noetic_py.core.diagnostics import is_verbose
 from noetic_py.core.events import BudgetWarning, Bus, ChannelDropped, Emitted
 from noetic_py.core.runtime import Runtime, Trace, current_span, place_of, trace_of_run
+from noetic_py.core.shared_budget import SharedBudget
 from noetic_py.core.state import NO_LAYER_STATES, Attributes, LayerStates, SavedState
 from noetic_py.core.types import OnDiverge, ShareState, T
 from noetic_py.core.values import copy_value
@@ -49,14 +50,22 @@ if TYPE_CHECKING:
     from noetic_py.engine.journaling.writer import RunWriter
     from noetic_py.engine.layers.handles import Layers
     from noetic_py.engine.protocol import Beside, Interpreter, LayerStore, UnackedDelivery
+    from noetic_py.engine.shared_budgets import RunBudgets
     from noetic_py.journal.records import AttemptFailed, Intent, JournalRecord, StepFinished
     from noetic_py.models.model import Model, ModelSettings
 
 
-def limits_of(budget: Budget | None) -> dict[str, object] | None:
+def split(budget: Budget | SharedBudget | None) -> tuple[Budget | None, SharedBudget | None]:
+    """A budget of one harness or run, or one that others share."""
+    return (None, budget) if isinstance(budget, SharedBudget) else (budget, None)
+
+
+def limits_of(budget: Budget | SharedBudget | None) -> dict[str, object] | None:
     """A budget as JSON; a wrap-up step is named, and has to be given again."""
     if budget is None:
         return None
+    if isinstance(budget, SharedBudget):
+        return {**(limits_of(budget.budget) or {}), "shared": budget.name, "per": budget.per}
     limits = {name: str(limit) for name, limit in budget.limits.items() if not name.startswith("per_tool:")}
     return {
         "limits": limits,
@@ -69,7 +78,7 @@ def limits_of(budget: Budget | None) -> dict[str, object] | None:
     }
 
 
-def budget_of(tree: Any, given: Budget | None) -> Budget | None:
+def budget_of(tree: Any, given: Budget | SharedBudget | None) -> Budget | SharedBudget | None:
     """The budget of a resumed run: the given one, or the one it began with.
 
     Raises:
@@ -83,6 +92,11 @@ def budget_of(tree: Any, given: Budget | None) -> Budget | None:
             code="budget",
             hint="resume(..., budget=Budget(..., wrap_up=...))",
         )
+    budget = _stored_budget(tree)
+    return SharedBudget(tree["shared"], budget, per=tree["per"]) if "shared" in tree else budget
+
+
+def _stored_budget(tree: Any) -> Budget:
     numbers: dict[str, Any] = {name: limit if name == "cost" else int(limit) for name, limit in tree["limits"].items()}
     return Budget(
         **numbers,
@@ -90,7 +104,7 @@ def budget_of(tree: Any, given: Budget | None) -> Budget | None:
         seconds=tree["seconds"],
         depth=tree["depth"],
         warn_at=tree["warn_at"],
-        reserve=budget_of(tree["reserve"], None),
+        reserve=None if tree["reserve"] is None else _stored_budget(tree["reserve"]),
     )
 
 
@@ -151,7 +165,7 @@ class Resources:
 
     __slots__ = (
         "_storage", "group", "hooks", "layers", "lease", "max_iterations", "max_parallel_tools", "model", "models",
-        "runtime", "settings",
+        "runtime", "settings", "shared",
         "start_detached", "steering", "tools", "ttl",
     )  # fmt: skip
 
@@ -164,7 +178,7 @@ class Resources:
         model: str | Model | None,
         models: Callable[[str], Model],
         tools: Sequence[Any],
-        lease: BudgetLease,
+        budget: Budget | SharedBudget | None,
         settings: Mapping[str, Any],
         hooks: tuple[AnyHook, ...] = (),
         max_parallel_tools: int = 16,
@@ -179,7 +193,8 @@ class Resources:
         self.model = model
         self.models = models
         self.tools = tools
-        self.lease = lease
+        own, self.shared = split(budget)
+        self.lease = BudgetLease(own, now=runtime.monotonic())
         # Seconds after which what this process owns may be taken over when it is silent.
         self.ttl: float = ttl
         given: Any = dict(settings)
@@ -208,13 +223,15 @@ class Run:
         "interpreter", "journal", "kinds", "left", "limits", "memory", "metadata", "metrics", "model_settings",
         "noticed", "on_diverge", "once", "opening", "progress", "recorded_usage", "recovered_work", "replayed",
         "request_id", "resources", "root", "run_id", "running_since", "runtime", "sent", "services", "session",
-        "stopped", "stopping", "store", "stored_messages", "thread_id", "timed", "trace", "tracer", "turns",
+        "shared", "stopped", "stopping", "store", "stored_messages", "thread_id", "timed", "trace", "tracer", "turns",
         "unacknowledged", "unpriced", "user_id", "verbose", "verdict", "view", "views", "waits",
     )  # fmt: skip
 
     # What a model was shown last; and as stored, by the model calls of an earlier process, under `None` at the start.
     view: View | None
     views: dict[tuple[str, ...] | None, ViewState]
+    # What it takes of shared budgets, where it has some.
+    shared: RunBudgets | None
     # Where in the conversation that it begins with a message stands that no run has answered.
     asked: int | None
     # Where its layers of scope thread keep what is theirs.
@@ -259,7 +276,7 @@ class Run:
         self.interpreter, self.kinds, self.services = interpreter, interpreter.kinds, services
         self.metadata, self.model_settings = metadata, model_settings
         self.bus, self.attrs, self.progress, self.begun = bus, Attributes(), {}, set()
-        self.tracer, self.metrics, self.trace, self.asked = tracer, metrics, trace, None
+        self.tracer, self.metrics, self.trace, self.asked, self.shared = tracer, metrics, trace, None, None
         self.memory, self.journal, self.recorded_usage, self.stopped = ContextMemory(), [], [], []
         # Where the journal is stored, in a durable run.
         self.store: RunWriter | None = None

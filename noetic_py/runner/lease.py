@@ -53,11 +53,13 @@ from noetic_py.engine.journaling.writer import TTL, RunStorage, RunWriter
 from noetic_py.engine.kinds import KINDS
 from noetic_py.engine.layers.versions import revise_layers
 from noetic_py.engine.run import RunPlan, open_journal
+from noetic_py.engine.shared_budgets import held_by
 from noetic_py.engine.state import Run, budget_of, limits_of
 from noetic_py.errors import (
     CodecError,
     ConfigError,
     Interrupted,
+    LeaseLost,
     NoeticError,
     PositionConflict,
     ReplayDiverged,
@@ -133,7 +135,7 @@ async def begin_stored_run(run: Run, plan: RunPlan, storage: RunStorage) -> RunP
         request_id=run.request_id,
         metadata=run.metadata,
         source=storage.source,
-        budget=limits_of(plan.budget),
+        budget=limits_of(plan.limits),
         version=version_of(state.__class__),
         base=plan.base,
         depth=run.depth,
@@ -168,7 +170,7 @@ async def begin_stored_run(run: Run, plan: RunPlan, storage: RunStorage) -> RunP
         kind = None if type(state) is StateBag else state.__class__
         whole = bool(run.resources.layers.by_id)
         run_history = await load_run_history(storage.backend, run.run_id, codec, kind, summaries=not whole)
-        return await go_on(run, run_history, plan.step, codec, storage, {"state_type": kind, "budget": plan.budget})
+        return await go_on(run, run_history, plan.step, codec, storage, {"state_type": kind, "budget": plan.limits})
     raise RunBusy(f"run {run.run_id!r} is there already", hint="resume it, leave out run_id=, or delete the old run")
 
 
@@ -453,14 +455,35 @@ async def go_on(
             raise RunBusy(f"run {run.run_id!r} was written by another owner just now", hint="try again")
         store.own(lease, asked)
         _continue(run, run_history, store, view)
-        if run_history.answered:
-            # Before anything is done because of them.
-            await store.commit(run.journal, force=True)
+        await _store_first(run, run_history, store)
     except BaseException:
         await release_lease(storage.backend, lease)
         raise
     _log_unknown(run.run_id, run_history)
     return plan
+
+
+async def give_back(backend: CheckpointBackend, run_id: str) -> None:
+    """Give back what a run that no process has holds of shared budgets, before it is deleted.
+
+    Raises:
+        RunBusy: A process has the run.
+    """
+    entry, head = await backend.entry(run_id), await backend.head(run_id)
+    held = () if entry is None else await held_by(backend, run_id, entry.summary)
+    if held and head is not None:
+        given = Transaction(run_id, head.position, head.fence, (), acquire=TTL, release=True, budgets=held)
+        await backend.commit([given])
+
+
+async def _store_first(run: Run, run_history: RunHistory, store: RunWriter) -> None:
+    """Store what comes before anything is done: what earlier owners have left of shared budgets, and answers."""
+    entry = await store.backend.entry(run.run_id)
+    held = () if entry is None else await held_by(store.backend, run.run_id, entry.summary)
+    if held:
+        await store.change_budgets(lambda: held)
+    if run_history.answered:
+        await store.commit(run.journal, force=True)
 
 
 def _continue(run: Run, run_history: RunHistory, store: RunWriter, view: ViewState) -> None:
@@ -534,10 +557,13 @@ async def write_without_owner(
     ended = queue is not None and status in OVER
     # A worker goes on with a run that came out of a queue.
     signals = [Signal(run_id, "written", b"")] if queue is not None and not ended else []
+    # What its last owner holds of shared budgets ends with the run; nothing has come after that one.
+    head = await backend.head(run_id) if status in OVER else None
+    held = () if head is None else await held_by(backend, run_id, entry.summary)
     given = Transaction(
         run_id,
         len(journal),
-        0,
+        head.fence if held and head is not None else 0,
         records,
         summary=out_of_queue(entry.summary) if ended else None,
         status=status,
@@ -545,10 +571,11 @@ async def write_without_owner(
         release=True,
         signals=signals,
         ended=ended,
+        budgets=held,
     )
     try:
         await backend.commit([given])
-    except PositionConflict as error:
+    except (PositionConflict, LeaseLost) as error:
         raise RunBusy(f"run {run_id!r} was written by another owner just now", hint="try again") from error
 
 

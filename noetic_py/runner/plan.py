@@ -24,6 +24,7 @@ from noetic_py.core.items import Item, ItemBase, JsonValue
 from noetic_py.core.log import ItemLog, admit
 from noetic_py.core.memory import Memory
 from noetic_py.core.runtime import Trace, metrics, records_content, tracer
+from noetic_py.core.shared_budget import SharedBudget
 from noetic_py.core.state import Attributes, StateBag
 from noetic_py.core.types import Durability, OnDiverge
 from noetic_py.core.values import copy_value
@@ -72,7 +73,7 @@ class RunOptions(TypedDict, total=False):
             not done again: its result is given once more.
         on_error: Whether a run that broke raises, or returns a result whose status is `"failed"`.
         model_settings: Settings that hold for every model call of the run.
-        budget: Limits of the run, besides the harness's.
+        budget: Limits of the run, or a budget that it shares with others, besides the harness's.
         deadline: Seconds after which the run ends as `"budget_exceeded"`.
         services: Services by type, nearer than the harness's.
         attrs: What `ctx.attrs` holds at first, by name, [`Key`][noetic_py.Key] or class; never stored.
@@ -92,7 +93,7 @@ class RunOptions(TypedDict, total=False):
     delivery_id: str
     on_error: Literal["raise", "result"]
     model_settings: ModelSettings
-    budget: Budget
+    budget: Budget | SharedBudget
     deadline: float
     services: Mapping[type[Any], object]
     attrs: Mapping[Any, object]
@@ -122,7 +123,7 @@ class ResumeOptions(TypedDict, total=False):
 
     on_error: Literal["raise", "result"]
     model_settings: ModelSettings
-    budget: Budget
+    budget: Budget | SharedBudget
     deadline: float
     services: Mapping[type[Any], object]
     attrs: Mapping[Any, object]
@@ -136,7 +137,6 @@ class ResumeOptions(TypedDict, total=False):
 _OPTIONS = frozenset(RunOptions.__annotations__)
 _RESUME = frozenset(ResumeOptions.__annotations__)
 _KINDS: Mapping[str, type[object]] = {
-    "budget": Budget,
     "services": Mapping,
     "attrs": Mapping,
     "metadata": Mapping,
@@ -231,6 +231,7 @@ def _check_kinds(options: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"{name}={value!r} is of the wrong kind", code="run-option", hint=f"{name}= takes a {kind.__name__}"
             )
+    check_budget(options.get("budget"), "run-option")
     odd = next((key for key in options.get("metadata") or () if not isinstance(key, str)), None)
     if odd is not None:
         raise ConfigError(
@@ -342,12 +343,7 @@ def check_parts(
             code="model",
             hint='model="openai:gpt-5-mini"',
         )
-    if budget is not None and not isinstance(budget, Budget):
-        raise ConfigError(
-            f"budget={budget!r} is not a valid budget; expected a Budget",
-            code="budget",
-            hint='budget=Budget(cost="5.00")',
-        )
+    check_budget(budget, "budget")
     for tool in tools:
         if not hasattr(tool, "definition") and not hasattr(tool, "tools"):
             raise ConfigError(
@@ -367,6 +363,20 @@ def check_parts(
             f"lease={lease!r} is not a valid lease; expected a positive number of seconds",
             code="lease",
             hint="lease=30.0",
+        )
+
+
+def check_budget(budget: object, code: str) -> None:
+    """Refuse a budget of a harness or of a run that is none.
+
+    Raises:
+        ConfigError: It is not a budget.
+    """
+    if budget is not None and not isinstance(budget, Budget | SharedBudget):
+        raise ConfigError(
+            f"budget={budget!r} is not a valid budget; expected a Budget or a SharedBudget",
+            code=code,
+            hint='budget=Budget(cost="5.00")',
         )
 
 
@@ -513,14 +523,22 @@ class Planner:
         session = run.session = options.get("session")
         if session is not None:
             run.thread_id, run.user_id = session.stream, session.user
+        budget = options.get("budget")
+        storage = self._run_storage(step, options)
+        if storage is None and (isinstance(budget, SharedBudget) or self.resources.shared is not None):
+            raise ConfigError(
+                "a shared budget without checkpoints= is not valid; expected a store that other runs see",
+                code="budgets",
+                hint='Harness(checkpoints="sqlite:runs.db")',
+            )
         self.living.add(run)
         plan = RunPlan(
             step,
             copy_value(input),
             scope,
-            options.get("budget"),
+            budget,
             options.get("deadline"),
-            storage=self._run_storage(step, options),
+            storage=storage,
             delivery_id=options.get("delivery_id"),
         )
         return run, plan

@@ -18,7 +18,7 @@ from noetic_py.core.control import Answer, Checkpoint, PendingRequest, RunStatus
 from noetic_py.core.runtime import Runtime
 from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.run_summary import PlainCodec, PlannedStep, ResumePlan, forked_from, load_records
-from noetic_py.journal.stored import QueueStats, RunEntry, Stats
+from noetic_py.journal.stored import BudgetRow, QueueStats, RunEntry, Stats
 
 if TYPE_CHECKING:
     from noetic_py.context.step import AnyStep
@@ -180,6 +180,21 @@ class Runs:
         """
         await self._access.require("read", on=Resource())
         return await self._backend.queues()
+
+    async def budgets(self, *, name: str | None = None) -> Sequence[BudgetRow]:
+        """The rows of shared budgets: what was used in each period, what runs have reserved, and the limits.
+
+        Args:
+            name: Only those with this name.
+
+        Returns:
+            Them by name and period. Amounts are whole numbers; `cost` is in billionths of a USD.
+
+        Raises:
+            ConfigError: The backend has no shared budgets; code `"budgets"`.
+        """
+        await self._access.require("read", on=Resource())
+        return await self._backend.budgets(name=name)
 
     async def answer(self, *answers: Answer, wait: float = 10.0) -> RunInfo:
         """Answer what a suspended run waits for, without going on with it: needs none of the run's code.
@@ -479,6 +494,9 @@ class Runs:
         except errors.RunNotFound:
             return
         if not is_stream(run_id):
+            from noetic_py.runner.lease import give_back
+
+            await give_back(self._backend, run_id)
             await self._backend.delete(run_id)
 
     async def prune(

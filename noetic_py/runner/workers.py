@@ -19,8 +19,10 @@ from noetic_py.context.step import AnyStep, Retry
 from noetic_py.core.budget import Budget
 from noetic_py.core.diagnostics import Where, log, unknown_keyword
 from noetic_py.core.runtime import SYSTEM, Runtime
+from noetic_py.core.shared_budget import SharedBudget
 from noetic_py.engine.fingerprint import fingerprint, referenced
 from noetic_py.engine.journaling.writer import ClaimedRun
+from noetic_py.engine.shared_budgets import held_by
 from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.records import RunEnded, dump_record
 from noetic_py.journal.run_summary import PlainCodec
@@ -49,7 +51,7 @@ class SubmitOptions(TypedDict, total=False):
             span of OpenTelemetry when left out.
         thread_id: The conversation's id; made when left out.
         user_id: The user or tenant the run belongs to.
-        budget: Limits of the run, besides the worker's harness's.
+        budget: Limits of the run, or a budget that it shares with others, besides the worker's harness's.
         metadata: JSON that travels with the run.
         source: Where the flow is found again, such as `"agents.py:triage"`; its name in `flows` when left out.
     """
@@ -60,7 +62,7 @@ class SubmitOptions(TypedDict, total=False):
     traceparent: str
     thread_id: str
     user_id: str
-    budget: Budget
+    budget: Budget | SharedBudget
     metadata: Mapping[str, JsonValue]
     source: str
 
@@ -356,7 +358,8 @@ class QueueWorker:
                 return
             summary = out_of_queue(entry.summary)
             given = Transaction(run_id, entry.position, claim.lease.fence, [record], summary, "failed", ended=True)
-            await self._backend.commit([evolve(given, release=True)])
+            held = await held_by(self._backend, run_id, entry.summary)
+            await self._backend.commit([evolve(given, release=True, budgets=held)])
         except errors.CheckpointError as error:
             log("runs", WARNING, "run %s was not marked as failed: %s", run_id, error.message, where=Where(run_id))
             await self._release(claim)

@@ -17,10 +17,12 @@ from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.core.codec import Codec
 from noetic_py.core.runtime import SYSTEM
 from noetic_py.core.types import Durability, T
+from noetic_py.core.values import is_list
 from noetic_py.engine.frame import failure_of
 from noetic_py.journal import values
+from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.records import JournalRecord, dump_record
-from noetic_py.journal.stored import Claim, Lease, Queued, Record, Transaction
+from noetic_py.journal.stored import BudgetChange, Claim, Lease, Queued, Record, Transaction
 
 if TYPE_CHECKING:
     from noetic_py.context.step import Retry
@@ -34,8 +36,27 @@ _LOOKS = 10
 """How often an owner looks between two renewals for what other processes ask of the run."""
 _MOST_TOGETHER = 60 * 1024 * 1024
 """How many bytes of several commits are written as one transaction, of which backends take 64 MiB."""
+HOLDS = "budgets"
+"""The field of a run's summary that names the rows of shared budgets which may hold something for it."""
 SUMMARIES = "folded"
 """The field of a run's summary that names the records which sum up rounds, by their positions."""
+
+
+class Settlements(Protocol):
+    """What a run has to settle with shared budgets."""
+
+    @property
+    def open(self) -> bool:
+        """Whether there is something."""
+        ...
+
+    def changes(self) -> Sequence[BudgetChange]:
+        """What the next commit does."""
+        ...
+
+    def settled(self) -> None:
+        """It was taken."""
+        ...
 
 
 class PlannedWrite(Protocol):
@@ -118,6 +139,7 @@ class RunWriter:
         hurried: Whether something waits for the next commit that is not to wait for the next step.
         claimed: The claim of the worker that has the run, if it came out of a queue.
         read: Up to which number its owner has read the signals in its inbox.
+        budgets: What it has to settle with shared budgets, where it has some.
     """
 
     def __init__(self, storage: RunStorage, run_id: str, codec: Codec, *, position: int = 0) -> None:
@@ -136,7 +158,8 @@ class RunWriter:
         self._turn = storage.turn
         self._queued = storage.queued
         self._may_be_queued = position > 0
-        self._run_id = run_id
+        self.run_id = run_id
+        self.budgets: Settlements | None = None
         self._lease: Lease | None = None
         # What the commit of the last record does besides: it gives the run up.
         self._ending: Callable[[Transaction], Transaction] | None = None
@@ -169,7 +192,7 @@ class RunWriter:
             CheckpointError: The backend has not taken it.
         """
         self.stage(journal)
-        first = self._taken() if self.mode == "step" else Transaction(self._run_id, 0, 0, ())
+        first = self._taken() if self.mode == "step" else Transaction(self.run_id, 0, 0, ())
         queued = self._queued is not None
         # A queued run is given up at once; without an owner a run that is there already would be found by its fence.
         given = [evolve(first, acquire=self._ttl, release=queued, queued=self._queued)]
@@ -303,14 +326,17 @@ class RunWriter:
         if followed:
             while self._is_too_large():
                 await self._write()
-            self.ending = evolve(self._taken(), release=True, read=self.read)
+            changes = () if self.budgets is None else self.budgets.changes()
+            self.ending = evolve(self._taken(), release=True, read=self.read, budgets=changes)
             return
         ended = ended and self._may_be_queued
         if ended:
             self.summary_fields = {name: value for name, value in self.summary_fields.items() if name != "queue"}
             self.set_summary()
         self._ending = partial(evolve, release=True, queued=queued, read=self.read, ended=ended)
-        while self._written < self._staged or ((self.read or self.claimed is not None) and self._lease is not None):
+        while self._written < self._staged or (
+            self._lease is not None and (self.read or self.claimed is not None or self._owes)
+        ):
             await self._write()
         self.check()
 
@@ -389,7 +415,7 @@ class RunWriter:
         if not self._queue:
             # At once: what is set while this is written goes with the next commit.
             summary, status, self.summary, self.status = self.summary, self.status, None, None
-        return Transaction(self._run_id, self._written, self.fence, batch, summary, status)
+        return Transaction(self.run_id, self._written, self.fence, batch, summary, status)
 
     async def _write(self) -> None:
         taken = self._taken()
@@ -419,18 +445,85 @@ class RunWriter:
                 raise self._poison from error
             raise
         finally:
-            self._writing = False
-            waited_for, self._next = self._next, None
-            if waited_for is not None:
-                waited_for.set()
+            self._end_turn()
+
+    def _end_turn(self) -> None:
+        self._writing = False
+        waited_for, self._next = self._next, None
+        if waited_for is not None:
+            waited_for.set()
+
+    async def change_budgets(
+        self,
+        changes: Callable[[], Sequence[BudgetChange]],
+        taken: Callable[[Sequence[BudgetChange]], None] | None = None,
+        places: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        """Change shared budgets before work begins, under the run's fence; cannot be cancelled.
+
+        Args:
+            changes: What to change, as it is when the turn to write has come.
+            taken: Called when the store has taken it, before anything else is written.
+            places: Names and periods of rows that hold something for the run from now on.
+
+        Raises:
+            BudgetExceeded: One of them has not enough left.
+            ConfigError: The backend has no shared budgets; code `"budgets"`.
+            CheckpointError: The backend has not taken it, now or earlier.
+        """
+        with anyio.CancelScope(shield=True):
+            while self._writing:
+                await self._written_by_others()
+            self.check()
+            self._writing = True
+            try:
+                named = self._naming(places)
+                summary = None if named is None else json.dumps(named).encode()
+                given = Transaction(self.run_id, self._written, self.fence, (), summary, budgets=changes())
+                await self._measured(partial(self.backend.commit, [given]))
+                if taken is not None:
+                    taken(given.budgets)
+                if named is not None:
+                    self.summary_fields = named
+                    if self.summary is not None:
+                        self.summary = json.dumps({**summary_fields(self.summary), HOLDS: named[HOLDS]}).encode()
+            except (errors.BudgetExceeded, errors.ConfigError):
+                raise
+            except errors.CheckpointError as error:
+                self._poison = error
+                raise
+            except BaseException as error:
+                self._poison = errors.CheckpointFailed(f"a commit failed: {type(error).__name__}: {error}")
+                raise
+            finally:
+                self._end_turn()
+
+    def _naming(self, places: Sequence[tuple[str, str]]) -> Mapping[str, object] | None:
+        """The fields of a summary that names rows of shared budgets; `None` where it names them already."""
+        named: object = self.summary_fields.get(HOLDS)
+        known = list(named) if is_list(named) else []
+        more = [[*place] for place in places if [*place] not in known]
+        if not more:
+            return None
+        return {**self.summary_fields, HOLDS: [*known, *more]}
+
+    @property
+    def _owes(self) -> bool:
+        return self.budgets is not None and self.budgets.open
 
     async def _append(self, taken: Transaction) -> None:
         if self._reads:
             self._written = taken.expected_position + len(taken.records)
             return
-        if self._ending is not None and not self._queue:
-            await self._measured(partial(self.backend.commit, [self._ending(taken)]))
-            self._lease = None
+        ending = None if self._queue else self._ending
+        if ending is not None or self._owes:
+            if self.budgets is not None:
+                taken = evolve(taken, budgets=self.budgets.changes())
+            await self._measured(partial(self.backend.commit, [taken if ending is None else ending(taken)]))
+            if self.budgets is not None:
+                self.budgets.settled()
+            if ending is not None:
+                self._lease = None
             self._written = taken.expected_position + len(taken.records)
             return
         self._written = await self._measured(
@@ -457,12 +550,14 @@ class RunWriter:
     async def _finish_append(self, taken: Transaction, done: int) -> None:
         """After a cancelled append: find out whether it was committed, and append it if not."""
         with anyio.CancelScope(shield=True):
-            head = await self.backend.head(self._run_id)
+            head = await self.backend.head(self.run_id)
             if head is None or (head.position, head.fence) != (done, self.fence):
                 await self._append(taken)
             elif self._ending is not None and taken.records and not self._queue:
                 # The commit that has stored them has given the run up.
                 self._lease = None
+            if self.budgets is not None and taken.records and not self._reads:
+                self.budgets.settled()
             self._written = done
 
     async def beat(self, hear: Callable[[], Awaitable[None]]) -> None:

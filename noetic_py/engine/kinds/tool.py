@@ -561,7 +561,7 @@ async def run_work(wanted: Wanted, frame: Frame) -> object:
         ToolFailed: It is larger than an item may be.
     """
     tool = wanted.tool
-    _count(frame, tool)
+    await _count(frame, tool)
     try:
         resumed(frame)
         result = await call_tool(frame, tool, wanted.received.values)
@@ -601,8 +601,11 @@ def _rendered(frame: Frame, wanted: Wanted, result: object) -> object:
     return output
 
 
-def _count(frame: Frame, tool: AnyTool) -> None:
+async def _count(frame: Frame, tool: AnyTool) -> None:
     frame.lease.take_tool_call(tool.name)
+    shared = frame.x.run.shared
+    if shared is not None:
+        await shared.start({"tool_calls": 1, f"per_tool:{tool.name}": 1})
     frame.used_tool = tool.name
     frame.noted = True
 
@@ -729,7 +732,7 @@ async def run_tool_step(value: object, frame: Frame) -> object:
 
 
 async def _made(frame: Frame, tool: AnyTool, values: dict[str, object]) -> object:
-    _count(frame, tool)
+    await _count(frame, tool)
     return await call_tool(frame, tool, values)
 
 
