@@ -587,6 +587,13 @@ def rounds_of(body: AnyStep, count: int = 12, **options: Any) -> AnyStep:
     return made
 
 
+@step
+async def fails_at_three(value: int, ctx: Context[Any, Any]) -> int:
+    if ctx.path[-1].endswith("[3]"):
+        raise ValueError("three")
+    return value + 1
+
+
 INNER = rounds_of(plus_one)
 
 
@@ -599,6 +606,10 @@ async def hand_on(value: int) -> int | Handoff[int]:
 BEYOND: dict[str, tuple[AnyStep, dict[str, Any]]] = {
     "layers": (rounds_of(plus_one), {"memory": Bundle()}),
     "an execution of its own": (MAKE.spawn(rounds_of(plus_one)), {}),
+    "an execution of its own, with a failure": (
+        MAKE.spawn(rounds_of(fails_at_three, on_error=partial(_answer, "skip"))),
+        {},
+    ),
     "beside other paths": (MAKE.parallel([rounds_of(plus_one), plus_one]), {}),
     "in a chain of handoffs": (hand_on, {}),
     "an inbox": (rounds_of(plus_one, inbox=LINE), {}),
