@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 import textwrap
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from attrs import define
 from noetic_py import Ask, Context, Harness, InMemoryBackend, Memory, StateBag, errors, loop, sequence, step
 from noetic_py.checkpoints import Record, SqliteBackend
 from noetic_py.until import Verdict
+from tests.warm import forked
 
 pytestmark = pytest.mark.anyio
 
@@ -149,23 +149,24 @@ WITHOUT_PLUGIN = """
 """
 
 
-async def test_a_run_whose_plugin_is_absent_goes_on_and_keeps_its_items(tmp_path: Path) -> None:
+def test_a_run_whose_plugin_is_absent_goes_on_and_keeps_its_items(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(WITHOUT_PLUGIN), encoding="utf-8")
 
-    async def process(*arguments: str) -> tuple[str, str]:
-        command = [sys.executable, str(program), arguments[0], str(tmp_path / "runs.db"), *arguments[1:]]
-        done = await anyio.run_process(command, check=False, stderr=subprocess.PIPE)
-        assert done.returncode == 0, done.stderr.decode()
-        return done.stdout.decode().strip(), done.stderr.decode()
+    def process(*arguments: str) -> tuple[str, str]:
+        given = [arguments[0], str(tmp_path / "runs.db"), *arguments[1:]]
+        command = [*forked("tests.warm_program"), str(program), *given]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip(), done.stderr
 
     note, opaque, message = ("Note", "acme:note"), ("Opaque", "acme:note"), ("Message", "message")
-    assert await process("with") == (f"failed {[note]}", "")
-    printed, said = await process("without")
+    assert process("with") == (f"failed {[note]}", "")
+    printed, said = process("without")
     assert printed == f"completed {[opaque, message]}"
     assert "run r holds items of acme:note, which no plugin here has registered: they are kept as they are" in said
     # With the plugin back, they are what they were.
-    assert await process("with", "again") == (f"completed {[note, message]}", "")
+    assert process("with", "again") == (f"completed {[note, message]}", "")
 
 
 async def test_nothing_is_said_when_every_type_is_known(caplog: pytest.LogCaptureFixture) -> None:

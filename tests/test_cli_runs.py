@@ -7,7 +7,6 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 from noetic_py.checkpoints import SqliteBackend
 from noetic_py.cli.database import flag
 from tests.cli_shell import SHOUT, TIMEOUT, Inside, Shell, environment, posix, read_until
+from tests.warm import forked
 
 
 def listed(shell: Shell, *arguments: str) -> list[dict[str, Any]]:
@@ -541,6 +541,11 @@ anyio.run(main)
 """
 
 
+def run_program(inside: Inside, name: str) -> None:
+    command = [*forked("tests.warm_program"), name]
+    subprocess.run(command, cwd=inside.folder, env=environment(), check=True, timeout=TIMEOUT)
+
+
 def test_what_a_database_names_is_imported_only_below_the_folder(
     inside: Inside, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -557,7 +562,7 @@ def test_what_a_database_names_is_imported_only_below_the_folder(
     sources = {"abs": f"{evil}:flow", "up": f"{up}:flow", "link": "link.py:flow", "folder": "folder/evil.py:flow"}
     sources["colon"] = "here.py:flow"
     (inside.folder / "make.py").write_text(ELSEWHERE.format(sources=sources))
-    subprocess.run([sys.executable, "make.py"], cwd=inside.folder, env=environment(), check=True, timeout=TIMEOUT)
+    run_program(inside, "make.py")
     for run_id in sources:
         for more in ([], ["--dry-run"]):
             done = inside.run("resume", run_id, "--db", "given.db", *more)
@@ -577,7 +582,7 @@ def test_what_came_with_a_database_is_not_imported(inside: Inside, place: str) -
     sources = {"in": f"{folder.name}/evil.py:flow", "link": "link.py:flow", "long": f"{'x' * 5000}.py:flow"}
     spec = place if place.startswith("files:") else f"sqlite:{place}"
     (inside.folder / "make.py").write_text(ELSEWHERE.format(sources=sources).replace("sqlite:given.db", spec))
-    subprocess.run([sys.executable, "make.py"], cwd=inside.folder, env=environment(), check=True, timeout=TIMEOUT)
+    run_program(inside, "make.py")
     (folder / "evil.py").write_text(f"open('ran', 'w').close()\n{FRAGILE}")
     (inside.folder / "link.py").symlink_to(folder / "evil.py")
     for run_id in sources:
@@ -601,7 +606,7 @@ def test_a_dry_run_imports_only_what_the_command_line_names(inside: Inside) -> N
 def test_a_run_of_a_program_does_not_say_where_its_flow_is(inside: Inside) -> None:
     main = "Harness(checkpoints='sqlite:my.db').run_sync(first, 'x', run_id='p')\n"
     inside.write(f"{FRAGILE}if __name__ == '__main__':\n    {main}")
-    subprocess.run([sys.executable, "flow.py"], cwd=inside.folder, env=environment(), check=True, timeout=TIMEOUT)
+    run_program(inside, "flow.py")
     done = inside.run("resume", "p", "--db", "my.db")
     assert done.returncode == 2
     assert "does not record the file of its flow 'first'" in done.stderr
