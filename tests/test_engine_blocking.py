@@ -10,8 +10,11 @@ import anyio
 import pytest
 from anyio import from_thread
 from anyio.lowlevel import checkpoint, current_token
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema
 
 from noetic_py import (
+    Ask,
     Context,
     FunctionCall,
     Harness,
@@ -237,6 +240,25 @@ async def test_a_call_that_waits_for_an_approval_does_not_count_the_time_of_anot
             await begun.wait()
             block()
             goes_on.set()
+    assert heard() == []
+
+
+async def test_the_librarys_work_for_a_question_is_not_counted(heard: Callable[[], list[tuple[str, str]]]) -> None:
+    class Size(int):
+        @classmethod
+        def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+            # As where the first question loads a library.
+            block()
+            return handler(int)
+
+    @step
+    async def asks(x: int, ctx: Context) -> int:
+        return await ctx.ask(Ask("How many?", Size))
+
+    async with Harness(plugins=[], checkpoints="memory:") as harness:
+        result = await harness.run(asks, 1, run_id="r")
+        again = await harness.resume("r", asks, answers=[result.pending[0].answer(3)])
+        assert again.value == 3
     assert heard() == []
 
 

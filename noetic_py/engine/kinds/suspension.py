@@ -240,6 +240,14 @@ def answer_of(node: Node, codec: object = None) -> object:
 
 
 KINDS = (
-    Kind("ask", run_ask, declared=False, essence=lambda question: question.prompt, stored=False, load=answer_of),
-    Kind("sleep", run_sleep, declared=False, essence=lambda _: "", stored=False, load=_nothing),
+    Kind(
+        "ask",
+        run_ask,
+        declared=False,
+        reported=False,
+        essence=lambda question: question.prompt,
+        stored=False,
+        load=answer_of,
+    ),
+    Kind("sleep", run_sleep, declared=False, reported=False, essence=lambda _: "", stored=False, load=_nothing),
 )
