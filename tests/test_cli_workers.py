@@ -1,4 +1,4 @@
-"""`noetic submit`, `noetic worker`, `noetic queues` and `noetic schedules`."""
+"""`noetic submit`, `noetic worker`, `noetic budgets`, `noetic queues` and `noetic schedules`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,16 @@ BUYING = """
 @step
 async def flow(item: str, ctx: Context[Memory, StateBag]) -> str:
     return "bought " + item if await ctx.ask(Ask(f"Buy {item}?", bool)) else "kept the money"
+"""
+SHARING = """
+from noetic_py.checkpoints import SharedBudget
+
+@step
+async def flow(text: str) -> str:
+    return text.upper()
+
+team = SharedBudget("team-a", Budget(steps=1, cost="0.50"), per="month")
+harness = Harness(budget=team, checkpoints="sqlite:runs.db")
 """
 SLOW = """
 @step(replay="repeatable")
@@ -110,6 +120,22 @@ def test_a_run_of_a_later_time(inside: Inside) -> None:
     assert (again.returncode, "order-7" in again.stderr) == (2, True)
 
 
+def test_shared_budgets_are_shown(inside: Inside) -> None:
+    inside.write(SHARING)
+    assert inside.run("run", "flow.py", "tea").returncode == 0
+    assert inside.run("run", "flow.py", "tea").returncode == 4
+    (found,) = json.loads(inside.run("budgets", "--db", "sqlite:runs.db", "--json").stdout)
+    assert (found["name"], found["limits"], found["used"]) == ("team-a", {"steps": 1, "cost": "0.5"}, {"steps": 1})
+    assert (found["reserved"], found["runs"], len(found["period"])) == ({}, {}, len("2026-11"))
+    lines = [line.split() for line in inside.run("budgets", "--db", "sqlite:runs.db").stdout.splitlines()]
+    assert lines[0] == ["BUDGET", "PERIOD", "LIMIT", "OF", "USED", "RESERVED", "LIMIT", "RUNS"]
+    period = found["period"]
+    assert lines[1:] == [
+        ["team-a", period, "cost", "$0.00", "$0.00", "$0.50", "0"],
+        ["team-a", period, "steps", "1", "0", "1", "0"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -120,6 +146,7 @@ def test_a_run_of_a_later_time(inside: Inside) -> None:
         (("worker", "flow.py", "--db", "none"), "keeps no runs"),
         (("worker", "other.py"), "there is no file"),
         (("queues", "--db", "files:there"), "has no queues"),
+        (("budgets", "--db", "files:there"), "has no shared budgets"),
     ],
 )
 def test_what_cannot_be(inside: Inside, arguments: tuple[str, ...], said: str) -> None:

@@ -216,6 +216,15 @@ def queues(db: Database = None, json: Json = False, trace: Trace = False) -> Non
 
 
 @app.command()
+def budgets(db: Database = None, json: Json = False, trace: Trace = False) -> None:
+    """Show what is used of shared budgets, in each of their periods, and which runs have reserved some."""
+    from noetic_py.cli import working
+    from noetic_py.cli.stored_runs import run_async
+
+    raise typer.Exit(run_async(lambda: working.show_budgets(db, as_json=json), trace=trace))
+
+
+@app.command()
 def schedules(
     target: Target,
     pause: Annotated[str | None, typer.Option("--pause", metavar="NAME", help="Let it begin no runs.")] = None,

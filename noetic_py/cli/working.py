@@ -1,32 +1,43 @@
-"""`noetic submit`, `noetic worker`, `noetic queues` and `noetic schedules`: runs that worker processes carry out."""
+"""`noetic submit`, `worker`, `queues`, `budgets` and `schedules`: runs that worker processes carry out."""
 
 from __future__ import annotations
 
 import json
 import logging
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
 from attrs import asdict, frozen
 
+from noetic_py.checkpoints.budgets import amount_of
 from noetic_py.cli.database import Place, flag, opened, read_runs
-from noetic_py.cli.formatting import printable, program, table
+from noetic_py.cli.formatting import amount, money, printable, program, table
 from noetic_py.cli.inputs import read_age, read_input
 from noetic_py.cli.loading import FlowFile, load_flow, make_harness
 from noetic_py.cli.report import say, write_out
 from noetic_py.cli.running import database_of
 from noetic_py.context.step import Retry
 from noetic_py.harness import Harness
-from noetic_py.journal.stored import QueueStats
+from noetic_py.journal.stored import BudgetRow, QueueStats
 from noetic_py.runner.lease import beside
 from noetic_py.runner.registry import Signals
 from noetic_py.runner.workers import labelled
 
-__all__ = ["ScheduleRequest", "SubmitRequest", "WorkRequest", "show_queues", "show_schedules", "submit", "work"]
+__all__ = [
+    "ScheduleRequest",
+    "SubmitRequest",
+    "WorkRequest",
+    "show_budgets",
+    "show_queues",
+    "show_schedules",
+    "submit",
+    "work",
+]
 
 
 @frozen(eq=False)
@@ -134,6 +145,47 @@ async def show_queues(db: str | None, *, as_json: bool) -> int:
         found = await runs.queues()
     write_out(_as_json(found) if as_json else _as_text(found))
     return 0
+
+
+async def show_budgets(db: str | None, *, as_json: bool) -> int:
+    """Print the rows of shared budgets."""
+    async with read_runs(db) as (runs, _):
+        found = await runs.budgets()
+    if as_json:
+        write_out(json.dumps([_budget(row) for row in found], indent=2, default=str))
+        return 0
+    rows = [("BUDGET", "PERIOD", "LIMIT OF", "USED", "RESERVED", "LIMIT", "RUNS")]
+    for row in found:
+        for name in sorted({*row.limits, *row.used, *row.reserved}):
+            used, reserved = _shown(name, row.used.get(name)), _shown(name, row.reserved.get(name))
+            limit = _shown(name, row.limits[name]) if name in row.limits else ""
+            holders = sum(name in held for held in row.held.values())
+            place = (printable(row.name), row.period, printable(name))
+            rows.append((*place, used, reserved, limit, f"{holders:,}"))
+    write_out(table(rows))
+    return 0
+
+
+def _budget(row: BudgetRow) -> dict[str, object]:
+    """A row of a shared budget as JSON; amounts of money are texts."""
+
+    def told(amounts: Mapping[str, int]) -> dict[str, int | Decimal]:
+        return {name: amount_of(name, stored) for name, stored in amounts.items()}
+
+    held = {run_id: told(amounts) for run_id, amounts in row.held.items()}
+    return {
+        "name": row.name,
+        "period": row.period,
+        "limits": told(row.limits),
+        "used": told(row.used),
+        "reserved": told(row.reserved),
+        "runs": held,
+    }
+
+
+def _shown(dimension: str, stored: int | None) -> str:
+    value = Decimal(amount_of(dimension, stored or 0))
+    return money(value) if dimension == "cost" else amount(value)
 
 
 @frozen(eq=False)
