@@ -615,6 +615,7 @@ BEYOND: dict[str, tuple[AnyStep, dict[str, Any]]] = {
     "an inbox": (rounds_of(plus_one, inbox=LINE), {}),
     "a tool in each round": (rounds_of(MAKE.call_tool(increased, args=lambda value: {"value": value})), {}),
     "a spawn in each round": (rounds_of(MAKE.spawn(plus_one)), {}),
+    "other layers in each round": (rounds_of(MAKE.with_memory(plus_one, memory=Bundle())), {}),
     "items in each round": (rounds_of(speak), {}),
 }
 
@@ -644,3 +645,30 @@ async def test_a_resume_that_goes_on_with_other_code_sums_nothing_up(
         journal = await harness.runs.journal("r")
     assert len(journal) > before
     assert not any(isinstance(record, Folded) for record in journal[before:])
+
+
+async def test_a_summary_of_an_attempt_that_was_discarded_stands_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    shorter(monkeypatch)
+    attempts = 0
+
+    @step
+    async def opens(value: int) -> int:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 2:
+            raise ValueError("before the loop")
+        return value
+
+    @step
+    async def breaks(value: int) -> int:
+        if attempts == 1:
+            raise ValueError("behind the loop")
+        return value
+
+    flow: AnyStep = MAKE.sequence(opens, rounds_of(plus_one), breaks, id="flow")
+    flow = flow.with_options(retry=Retry(attempts=2, initial=0.0))
+    async with Harness(plugins=(), checkpoints=InMemoryBackend()) as harness:
+        assert (await harness.run(flow, 0, run_id="r", on_error="result")).status == "failed"
+        assert any(isinstance(record, Folded) for record in await harness.runs.journal("r"))
+        result = await harness.resume("r", flow)
+    assert (result.value, attempts) == (12, 3)
