@@ -190,6 +190,10 @@ def worker(
     grace: Annotated[
         float, typer.Option("--grace", min=0.1, metavar="SECONDS", help="How long runs may take to end at a signal.")
     ] = 10.0,
+    on: Annotated[
+        Literal["temporal"] | None,
+        typer.Option("--on", help="Carry out the runs of a Temporal server. It needs the package noetic-temporal."),
+    ] = None,
     model: Model = None,
     db: Database = None,
     trace: Trace = False,
@@ -201,8 +205,7 @@ def worker(
     from noetic_py.cli import working
     from noetic_py.cli.stored_runs import run_async
 
-    queues = tuple(queue or ["default"])
-    request = working.WorkRequest(target, model, db, queues, concurrency, lives, attempts, grace)
+    request = working.WorkRequest(target, model, db, tuple(queue or ()), concurrency, lives, attempts, grace, on)
     raise typer.Exit(run_async(lambda: working.work(request), trace=trace))
 
 

@@ -10,7 +10,9 @@ from contextlib import AsyncExitStack, contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
-from typing import Any
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Literal
 
 from attrs import asdict, frozen
 
@@ -22,6 +24,7 @@ from noetic_py.cli.loading import FlowFile, load_flow, make_harness
 from noetic_py.cli.report import say, write_out
 from noetic_py.cli.running import database_of
 from noetic_py.context.step import Retry
+from noetic_py.errors import ConfigError, MissingExtra
 from noetic_py.harness import Harness
 from noetic_py.journal.stored import BudgetRow, QueueStats
 from noetic_py.runner.lease import beside
@@ -86,6 +89,7 @@ class WorkRequest:
     lives: int
     attempts: int
     grace: float
+    on: Literal["temporal"] | None
 
 
 async def work(request: WorkRequest) -> int:
@@ -94,6 +98,10 @@ async def work(request: WorkRequest) -> int:
     Returns:
         The exit code: 0 once all that went on has ended or was handed over.
     """
+    temporal = None if request.on is None else _temporal()
+    if temporal is not None and (request.queues or request.attempts > 1):
+        raise ConfigError("--queue and --attempts have no effect with --on temporal", code="work", hint="leave them out")
+    queues = request.queues or ("default",)
     file = load_flow(request.target, for_harness=True)
     place = database_of(file, request.db)
     with _saying(), Signals("stopped\n", limit=request.grace + 2.0) as signals:
@@ -102,13 +110,27 @@ async def work(request: WorkRequest) -> int:
             # What is wrong with the flows or the store is said before.
             labelled(harness.flows)
             await harness.runs.queues()
-            say(f"working at {', '.join(request.queues)}: {', '.join(harness.flows)}; Ctrl-C stops")
-            retry = Retry(request.attempts) if request.attempts > 1 else None
-            working = partial(
-                harness.work, request.queues, concurrency=request.concurrency, lives=request.lives, retry=retry
-            )
-            await beside(partial(_stop_on_signal, signals, harness, request.grace), working)
+            client = None if temporal is None else await temporal.connected()
+            say(f"working at {request.on or ', '.join(queues)}: {', '.join(harness.flows)}; Ctrl-C stops")
+            stopping = partial(_stop_on_signal, signals, harness, request.grace)
+            limits: dict[str, Any] = {"concurrency": request.concurrency, "lives": request.lives}
+            if temporal is None:
+                retry = Retry(request.attempts) if request.attempts > 1 else None
+                await beside(stopping, partial(harness.work, queues, retry=retry, **limits))
+            else:
+                # It works until it is cancelled: its workers do not know that the harness is shut down.
+                await beside(partial(temporal.work, client, harness, **limits), stopping)
     return 0
+
+
+def _temporal() -> ModuleType:
+    try:
+        return import_module("noetic_temporal.worker")
+    except ModuleNotFoundError as error:
+        if error.name != "noetic_temporal":
+            raise
+        install = "pip install noetic-temporal"
+        raise MissingExtra("noetic-temporal, which `noetic worker --on temporal` needs,", install=install) from None
 
 
 @contextmanager

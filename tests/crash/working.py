@@ -24,15 +24,17 @@ from tests.crash.server import Say
 WORK = "tests.crash.working:work"
 PARTS = 3
 """How many steps run beside each other in a run."""
+PAUSE = 0.003
 _STAGES = ("first", "part", "last")
 
 
-def flow_into(path: Path, process: int) -> AnyStep:
+def flow_into(path: Path, process: int, pause: float = PAUSE) -> AnyStep:
     """The flow of the runs: a step, some beside each other, and a step; each writes down when it begins and ends.
 
     Args:
         path: Where lines are written, one in one write.
         process: Which process this is.
+        pause: Half of the seconds that a step takes.
     """
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
@@ -40,7 +42,7 @@ def flow_into(path: Path, process: int) -> AnyStep:
         for what in ("start", "end"):
             line = [process, time.monotonic(), ctx.run_id, stage, number, what]
             os.write(handle, json.dumps(line).encode() + b"\n")
-            await anyio.sleep(0.003)
+            await anyio.sleep(pause)
         return value
 
     @step(replay="repeatable", version="1")
@@ -74,7 +76,7 @@ def work(given: dict[str, Any], say: Say, made: Callable[[str], CheckpointBacken
     """
 
     async def main() -> None:
-        flow = flow_into(Path(given["lines"]), given["process"])
+        flow = flow_into(Path(given["lines"]), given["process"], given["pause"])
         async with (
             made(given["store"]) as backend,
             Harness(checkpoints=backend, plugins=[], flows={"flow": flow}, lease=given["lease"]) as harness,
@@ -118,6 +120,8 @@ class Workers:
         lease: Their lease, in seconds.
         job: What they do.
         concurrency: How many runs each carries out at once.
+        pause: Half of the seconds that a step takes.
+        between: How many lines they write before another one is killed.
     """
 
     children: Children
@@ -127,6 +131,8 @@ class Workers:
     lease: float = 30.0
     job: str = WORK
     concurrency: int = 4
+    pause: float = PAUSE
+    between: int = 0
     pids: list[int] = field(default_factory=list[int])
     killed: list[float] = field(default_factory=list[float])
     started: int = 0
@@ -135,12 +141,22 @@ class Workers:
         """Start a worker; returns its pid."""
         pid = self.children.start(
             self.job, store=self.store, lines=str(self.lines), process=self.started, lease=self.lease,
-            concurrency=self.concurrency,
+            concurrency=self.concurrency, pause=self.pause,
         )  # fmt: skip
         self.started += 1
         self.pids.append(pid)
         self.children.hear(pid, "ready")
         return pid
+
+    async def write(self, lines: int) -> None:
+        """Wait until they have written so many lines more."""
+        wanted = self._written() + lines
+        with anyio.fail_after(60):
+            while self._written() < wanted:  # noqa: ASYNC110 # other processes work
+                await anyio.sleep(0.005)
+
+    def _written(self) -> int:
+        return self.lines.read_bytes().count(b"\n")
 
     def kill(self) -> None:
         """Kill one of them."""
@@ -195,6 +211,7 @@ async def carried_out(
             for _ in range(4):
                 await anyio.to_thread.run_sync(workers.start)
             for number in range(kills):
+                await workers.write(workers.between)
                 await anyio.sleep(workers.dice.uniform(0.02, 0.3))
                 await anyio.to_thread.run_sync(workers.kill)
                 if restart is not None and number == kills // 2:

@@ -8,8 +8,10 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
+import anyio
 from temporalio import activity
 from temporalio.client import Client
+from temporalio.envconfig import ClientConfig
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
@@ -29,8 +31,28 @@ _LONGEST_PAUSE = 1.0
 """Seconds between two looks at a run that another owner has."""
 
 
+async def connected() -> Client:
+    """Connect to the server that the environment names, for `noetic worker --on temporal`.
+
+    `TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE` and the others are those of Temporal's own programs.
+
+    Raises:
+        ConfigError: There is no server, or it does not let this program in; code `"temporal"`.
+    """
+    given = ClientConfig.load_client_connect_config()
+    given.setdefault("target_host", "localhost:7233")
+    try:
+        return await Client.connect(**given)
+    except RuntimeError as error:
+        raise errors.ConfigError(
+            f"Temporal cannot be reached at {given.get('target_host')}: {error}",
+            code="temporal",
+            hint="TEMPORAL_ADDRESS=localhost:7233, or temporal server start-dev",
+        ) from error
+
+
 async def work(client: Client, harness: Harness[Any], *, concurrency: int = 10, lives: int = 5) -> None:
-    """Carry out the runs that were submitted to Temporal, until the task is cancelled.
+    """Carry out the runs that were submitted to Temporal, until the task is cancelled; then wait for it to end.
 
     There is a Temporal worker for each of the harness's `flows`, at the task queue of the flow's code: runs of other
     code are left to other workers.
@@ -50,20 +72,28 @@ async def work(client: Client, harness: Harness[Any], *, concurrency: int = 10, 
             code="flows",
             hint='Harness(flows={"triage": triage}), as where they are submitted',
         )
-    async with AsyncExitStack() as stack:
-        for name, flow in harness.flows.items():
-            worker = Worker(
-                client,
-                task_queue=task_queue(name, flow),
-                workflows=[NoeticRun],
-                activities=[_Carrier(harness, flow, lives).go_on],
-                max_concurrent_activities=concurrency,
-                max_heartbeat_throttle_interval=timedelta(seconds=_BEAT),
-                # Temporal leaves a workflow to the worker that has it cached for so long, also when that has died.
-                sticky_queue_schedule_to_start_timeout=timedelta(seconds=1),
-            )
+    workers = [
+        Worker(
+            client,
+            task_queue=task_queue(name, flow),
+            workflows=[NoeticRun],
+            activities=[_Carrier(harness, flow, lives).go_on],
+            max_concurrent_activities=concurrency,
+            max_heartbeat_throttle_interval=timedelta(seconds=_BEAT),
+            # Temporal leaves a workflow to the worker that has it cached for so long, also when that has died.
+            sticky_queue_schedule_to_start_timeout=timedelta(seconds=1),
+        )
+        for name, flow in harness.flows.items()
+    ]
+    stack = AsyncExitStack()
+    try:
+        for worker in workers:
             await stack.enter_async_context(worker)
         await asyncio.get_running_loop().create_future()
+    finally:
+        # A scope that was cancelled would cut this off, and Temporal would learn nothing of what ends here.
+        with anyio.CancelScope(shield=True):
+            await stack.aclose()
 
 
 class _Carrier:

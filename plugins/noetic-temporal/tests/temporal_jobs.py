@@ -48,7 +48,7 @@ def work(given: dict[str, Any], say: Say) -> None:
     """Work until the process is killed."""
 
     async def main() -> None:
-        flow = flow_into(Path(given["lines"]), given["process"])
+        flow = flow_into(Path(given["lines"]), given["process"], given["pause"])
         async with (
             backend_of(given["store"]) as backend,
             Harness(

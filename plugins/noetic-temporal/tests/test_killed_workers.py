@@ -32,6 +32,8 @@ RUNS = examples(sample=12, full=1000)
 KILLS = examples(sample=2, full=100)
 LEASE = 0.9
 """Seconds: shorter than the heartbeat's, so that the next worker need not wait for it."""
+PAUSE = 0.1
+"""Seconds; a run takes six of them, so that a kill meets some in progress."""
 WORK = "temporal_jobs:work"
 
 
@@ -68,7 +70,8 @@ async def test_workers_that_are_killed(
         return await submit(client, harness, flow, number, run_id=f"{kind}-{run_id}", heartbeat=HEARTBEAT)
 
     with quick_folder() as folder, stored_in(kind, folder) as store:
-        workers = Workers(children, store, folder / "lines", random.Random(SEED), LEASE, WORK)
+        workers = Workers(children, store, folder / "lines", random.Random(SEED), LEASE, WORK, pause=PAUSE)
+        workers.concurrency, workers.between = 2, 10
         async with backend_of(store) as backend:
             came = await carried_out(backend, workers, RUNS, KILLS, temporal_server.restart, submitted)
             # All runs have ended; the last workers were killed before they could tell Temporal of all.
@@ -80,8 +83,10 @@ async def test_workers_that_are_killed(
     assert ended == {"completed"}
     record_property("runs", RUNS)
     record_property("kills", came.kills)
+    record_property("runs taken over", len(came.waits))
     record_property("seconds", round(came.seconds, 1))
     record_property("takeover, 99 of 100, seconds", round(came.longest, 2))
+    assert came.waits
     # The restart of the server keeps some waiting.
     assert came.longest < HEARTBEAT + (5.0 if KILLS >= 100 else 15.0)
 
@@ -95,7 +100,14 @@ async def test_a_run_that_kills_its_workers_fails(children: Children, temporal_s
             Harness(checkpoints=backend, plugins=[], flows={"deadly": deadly}) as harness,
         ):
             await submit(client, harness, deadly, "x", run_id="deadly", heartbeat=HEARTBEAT)
-            given = {"store": store, "lines": str(folder / "lines"), "lease": LEASE, "concurrency": 1, "lives": 2}
+            given = {
+                "store": store,
+                "lines": str(folder / "lines"),
+                "lease": LEASE,
+                "concurrency": 1,
+                "pause": PAUSE,
+                "lives": 2,
+            }
             for process in range(2):
                 pid = children.start(WORK, process=process, **given)
                 children.ended(pid, codes=(1,))
