@@ -100,7 +100,9 @@ async def work(request: WorkRequest) -> int:
     """
     temporal = None if request.on is None else _temporal()
     if temporal is not None and (request.queues or request.attempts > 1):
-        raise ConfigError("--queue and --attempts have no effect with --on temporal", code="work", hint="leave them out")
+        raise ConfigError(
+            "--queue and --attempts have no effect with --on temporal", code="work", hint="leave them out"
+        )
     queues = request.queues or ("default",)
     file = load_flow(request.target, for_harness=True)
     place = database_of(file, request.db)
