@@ -715,3 +715,22 @@ def test_the_time_of_a_late_turn_is_that_of_an_early_one() -> None:
 def test_output_text_of_a_user_is_text() -> None:
     (item,) = as_items("facts", [Message.user([OutputText(text="said <")])])
     assert text_of(item) == '<memory layer="facts">\nsaid &lt;\n</memory>'
+
+
+def test_an_epoch_begins_where_the_layers_cut_the_history() -> None:
+    """What a provider has in its cache ends there, so the pinned blocks are shown anew for little."""
+    head, projector, history = RequestHead(COUNTER), Projector(), list[Item]()
+
+    def look(notes: str, dropped: int = 0) -> View:
+        block = LayerBlock("notes", 0, as_items("notes", notes), "anchor")
+        return projector.assemble(head, history, [block], projected=history[dropped:] if dropped else None)
+
+    for turn in range(12):
+        history.append(Message.user(f"asks {turn} " + "word " * 20))
+        view = look("the tide is high at noon" if turn < 8 else "the tide is low at noon")
+        assert (view.epoch, any(part.kind == "supersede" for part in view.blocks)) == (1, turn >= 8)
+        history.append(Message.assistant(f"says {turn}"))
+    history.append(Message.user("and now?"))
+    view = look("the tide is low at noon", dropped=10)
+    assert (view.epoch, view.reason, view.moved) == (2, "the history was cut", "notes")
+    assert [part.kind for part in view.blocks if part.layer] == ["anchor"]

@@ -112,6 +112,11 @@ def made_id(*parts: str) -> str:
     return f"mem_{sha256(text.encode()).hexdigest()[:32]}"
 
 
+def mark_of(items: Sequence[Item]) -> str:
+    """Stands for what was recalled: the ids of its items are made from their content."""
+    return made_id(*[item.id for item in items])
+
+
 def as_items(layer: str, content: str | Sequence[Item] | None) -> tuple[Item, ...]:
     """The recall of a layer as items for the model, each marked with its layer.
 
@@ -333,10 +338,12 @@ class PlacedPart:
     Attributes:
         place: Before which item of the conversation.
         part: The part.
+        mark: Stands for what it says, where its items are not known.
     """
 
     place: int
     part: Part
+    mark: str = ""
 
 
 @frozen

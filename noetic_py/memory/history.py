@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message, Opaque, Reasoning
 from noetic_py.core.tokens import TokenCounter
 from noetic_py.core.values import is_dict
-from noetic_py.memory.blocks import LayerBlock, Part, as_items, made_id, part_of
+from noetic_py.memory.blocks import LayerBlock, Part, as_items, mark_of, part_of
 
 MADE_BY_LAYERS = "history"
 """The layer that items are marked with which the layers added to the history between them."""
@@ -253,7 +253,7 @@ class Habit:
 
     def after(self, block: LayerBlock, *, first_round: bool) -> Habit:
         """The same, one assembly later."""
-        mark = _mark(block)
+        mark = mark_of(block.items)
         changed = mark != self.mark
         changes = (self.changes << 1 | changed) & 0b1111
         return Habit(
@@ -264,10 +264,6 @@ class Habit:
             self.restless or changed,
             self.stirs or (changed and not first_round),
         )
-
-
-def _mark(block: LayerBlock) -> str:
-    return made_id(*[item.id for item in block.items])
 
 
 class Anchors:
@@ -330,7 +326,7 @@ class Anchors:
         for block in blocks:
             known = habits.get(block.layer)
             if known is None:
-                habits[block.layer] = Habit(_mark(block), volatile=block.volatile)
+                habits[block.layer] = Habit(mark_of(block.items), volatile=block.volatile)
             else:
                 habits[block.layer] = known.after(block, first_round=first_round)
 
@@ -520,6 +516,13 @@ class HistoryIndex:
     def shared_with(self, items: Sequence[Item]) -> int:
         """How many items at the start another list has too."""
         return self._same(items[: self._size], grows=False)
+
+    def run(self, start: int, items: Sequence[Item]) -> int:
+        """How many items from `start` on are those that another list begins with."""
+        known = self._items[start : self._size]
+        others = [place for place, same in enumerate(map(is_, known, items)) if not same]
+        end = min(len(known), len(items))
+        return next((place for place in others if known[place] != items[place]), end)
 
     def tokens_from(self, start: int, stop: int | None = None) -> int:
         """The tokens of the items from `start` to `stop`, or to the end."""

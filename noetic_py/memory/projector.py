@@ -23,6 +23,7 @@ from noetic_py.memory.blocks import (
     PlacedPart,
     first_other,
     made_id,
+    mark_of,
     part_of,
     superseding,
     total,
@@ -245,6 +246,14 @@ class _ViewHistory:
     tail: int
     same: int
     note: str | None
+    before: HistoryIndex | None = None
+
+    def run(self, shown: LastView, cut: int) -> int:
+        """How many items from the cut on are those that the last view began with."""
+        if shown.narrowed or self.note is not None:
+            # The same item may have another place in another list.
+            return 0 if self.before is None else self.before.run(shown.cut, self.items[cut:])
+        return max(0, self.same - cut) if cut == shown.cut else 0
 
     @property
     def tail_tokens(self) -> int:
@@ -489,7 +498,7 @@ class Projector:
             self._index = past.index
         else:
             self._same = min(self._same, past.same)
-        return evolve(past, same=self._same)
+        return evolve(past, same=self._same, before=before)
 
     def _better_anew(self, head: RequestHead, parts: Parts, past: _ViewHistory) -> str | None:
         """Why it is better to begin an epoch now that everything is known."""
@@ -504,6 +513,10 @@ class Projector:
             could = takes + total(self._still(parts))
             if not could or self.anchors.paid + could > total(parts.anchors) + again:
                 return f"{EPOCH_LENGTH} requests"
+        kept = past.index.tokens_from(cut, max(cut, min(past.same, past.tail)))
+        if self.shown is not None and past.same < self.shown.end and kept < takes + total(self._still(parts)):
+            # The layers have cut the history, so a provider has no more than this of it in its cache.
+            return "the history was cut"
         if head.room is None:
             return None
         left = head.room - total(parts.all) - past.tail_tokens
@@ -623,13 +636,12 @@ class Projector:
         if place is not None:
             return start + total(parts.anchors[:place])
         start += total(parts.anchors)
-        if cut != shown.cut:
-            return start
-        end = past.same
+        offset = cut - shown.cut
+        end = cut + past.run(shown, cut)
         for one, other in zip_longest(shown.placed, placed):
-            same = one is not None and other is not None and one.place == other.place <= end
-            if one is None or other is None or not same or not _is_same(one.part, other.part):
-                end = min([end, *(each.place for each in (one, other) if each is not None)])
+            same = one is not None and other is not None and one.place + offset == other.place <= end
+            if one is None or other is None or not same or not _is_repeated(one, other.part):
+                end = min([end, *([one.place + offset] if one else ()), *([other.place] if other else ())])
                 break
             start += other.part.tokens
         return start + past.index.tokens_from(cut, max(cut, end))
@@ -704,6 +716,12 @@ def _too_small(head: RequestHead, parts: Parts, past: _ViewHistory) -> LimitExce
 
 def _is_same(one: Part, other: Part) -> bool:
     return (one.kind, one.layer) == (other.kind, other.layer) and one.items == other.items
+
+
+def _is_repeated(one: PlacedPart, other: Part) -> bool:
+    """Whether a part has the content of an earlier one, of which a later process knows the mark alone."""
+    same = (one.part.kind, one.part.layer) == (other.kind, other.layer)
+    return same and mark_of(other.items) == (one.mark or mark_of(one.part.items))
 
 
 def _ordered(parts: Parts, placed: Sequence[PlacedPart], past: _ViewHistory, cut: int) -> Sequence[Item]:

@@ -17,7 +17,7 @@ from noetic_py.core.items import Item, JsonValue
 from noetic_py.core.view import BlockKind, Dropped, LayerUsage, ViewAccount, ViewBlock
 from noetic_py.journal.changes import ViewState
 from noetic_py.journal.values import read_items, write_items
-from noetic_py.memory.blocks import LayerBlock, Part, PlacedPart
+from noetic_py.memory.blocks import LayerBlock, Part, PlacedPart, mark_of
 from noetic_py.memory.history import Anchors, Habit, HistoryListing, Pin, listing_of
 from noetic_py.memory.projector import NOT_RECORDED, HeadMark, LastView, Made, Projector, Recorded
 
@@ -38,7 +38,7 @@ def view_state(projector: Projector) -> ViewState:
     if made is None or shown is None:
         return before
     anchors = projector.anchors
-    if not anchors.habits and not shown.cut:
+    if not anchors.habits and not shown.cut and not shown.narrowed:
         return {}
     state: dict[str, JsonValue] = {
         "version": _VERSION,
@@ -47,7 +47,7 @@ def view_state(projector: Projector) -> ViewState:
         "shown": [
             shown.size, shown.cut, shown.end, shown.first, shown.last, shown.first_round, shown.repeated,
         ],
-        "placed": [[each.place, each.part.kind, each.part.layer] for each in shown.placed],
+        "placed": [_placed(each, shown.cut) for each in shown.placed],
         "order": [pin.block.layer for pin in anchors.pins],
         "account": _account(made),
     }  # fmt: skip
@@ -120,7 +120,9 @@ def restored(state: ViewState, path: tuple[str, ...] | None = None) -> Projector
             anchors.habits[key.removeprefix("habit ")] = Habit(mark, changes, **said)
     size, cut, end, first, last, first_round, repeated = stored["shown"]
     listing = partial(_listing, stored) if "list" in stored else None
-    placed = [PlacedPart(place, _known_part(stored, kind, layer)) for place, kind, layer in stored["placed"]]
+    placed = [
+        PlacedPart(place, _known_part(stored, kind, layer), *mark) for place, kind, layer, *mark in stored["placed"]
+    ]
     shown = LastView(
         HeadMark(*stored["head"]), [pin.part for pin in anchors.pins], size, cut, end, placed, first, last, first_round,
         repeated, listing is not None, listing,
@@ -152,6 +154,12 @@ def _read_pin(tree: Any, layer: str) -> Pin:
 def _pinned_part(stored: Mapping[str, Any], layer: str) -> Part:
     tree = stored.get(f"pin {layer}")
     return Part("anchor", layer, (), 0, 0, _GONE) if tree is None else _read_pin(tree, layer).part
+
+
+def _placed(each: PlacedPart, cut: int) -> JsonValue:
+    """Where a part stands; with what it says, in short, where nothing of the conversation is before it."""
+    placed = (each.place, each.part.kind, each.part.layer)
+    return [*placed, each.mark or mark_of(each.part.items)] if each.place == cut else [*placed]
 
 
 def _part(part: Part, known: Sequence[Item] | None) -> JsonValue:
@@ -256,7 +264,7 @@ def recorded_view(path: tuple[str, ...], state: ViewState) -> RecordedView:
     stored: Mapping[str, Any] = state
     tokens, stable, moved, counts, rows = stored["account"]
     pins = [_pinned_part(stored, layer) for layer in stored["order"]]
-    parts = [_known_part(stored, kind, layer) for _, kind, layer in stored["placed"]]
+    parts = [_known_part(stored, kind, layer) for _, kind, layer, *_ in stored["placed"]]
     own = {
         kind: ViewBlock(kind, None, size, items, why, _read_dropped(dropped), note)
         for kind, size, items, why, dropped, note in rows

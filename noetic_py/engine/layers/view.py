@@ -35,7 +35,7 @@ async def project(
         LimitExceeded: What is never left out does not fit the model's window.
     """
     head = await _head(spec, model, request)
-    if frame.scope.view is None and not frame.x.has_layers:
+    if frame.scope.view is None and not present(frame, "recall"):
         frame.scope.view = _before_that(head, history)
     projector = projector_from(frame.scope.view)
     await notify_children(frame)
@@ -50,7 +50,7 @@ async def project(
 
 
 def _before_that(head: RequestHead, history: ItemView) -> Projector | None:
-    """A projector that has made the request before, when there was one: all of the conversation had room in it."""
+    """A projector that has made the request before, when there was one: it was the conversation, and all had room."""
     projector, index = Projector(), HistoryIndex()
     index.update(history, head.counter)
     end = index.tail
