@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from noetic_py.schedules import Schedule, Scheduler, Schedules
     from noetic_py.sessions.erasure import ErasureCertificate
     from noetic_py.sessions.export import LayerData
+    from noetic_py.sessions.reindexing import Reindexed
     from noetic_py.sessions.session import Session, Sessions
     from noetic_py.tools import Tool
     from noetic_py.tools.definition import AnyTool
@@ -275,6 +276,30 @@ class Harness(Generic[M_co]):
 
         layers = self._resources.layers.by_id.values()
         return await kept_by(self._session_store.layer_store, layers, user_id=user_id, thread_id=thread_id)
+
+    async def reindex(self) -> AsyncGenerator[Reindexed]:
+        """Bring what memory layers keep into the form of their settings: all passages get vectors of today's embedder.
+
+            async for each in harness.reindex():
+                print(f"{each.done} of {each.total}: {each.changed} passages")
+
+        Call it after the embedder of a [`SemanticRecall`][noetic_py.memory.SemanticRecall] was changed. Owners come one
+        after the other: users, threads, and what belongs to all. One that is done stays done, so a call after a crash
+        goes on with the others. Runs may go on meanwhile.
+
+        Yields:
+            Each owner with the number of its passages that have a new vector.
+
+        Raises:
+            LayerError: The embedder has failed, or a database of a layer's own.
+            AccessDenied: The access policy does not allow `"delete"`, which replacing is.
+            StoreUnavailable: The store cannot be reached.
+        """
+        await self._access.require("delete", on=Resource())
+        from noetic_py.sessions.reindexing import reindexed
+
+        async for each in reindexed(self._session_store.layer_store, self._resources.layers.by_id.values()):
+            yield each
 
     async def erase(self, user_id: str, *, thread_ids: Sequence[str] = ()) -> ErasureCertificate:
         """Erase all that is stored about a user: runs, sessions, messages, artifacts, and what memory layers keep.

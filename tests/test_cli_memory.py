@@ -202,3 +202,33 @@ def test_erase_asks_first(shell: Shell) -> None:
     assert done.returncode == 2
     assert "--yes" in done.stderr
     assert "facts" in shell.run("memory", "show", "flow.py", "--user", "ada").stdout
+
+
+VECTORS = """
+from tests.layer_runs import Letters
+from noetic_py.memory import Scope, SemanticRecall
+
+class Named(Letters):
+    name = "named"
+
+class Mem(Memory):
+    past: SemanticRecall = SemanticRecall(embedder=Named(), scope=Scope.USER)
+
+@step
+async def main(value: str) -> str:
+    return value
+
+def harness(model, checkpoints) -> Harness:
+    return Harness(memory=Mem(), checkpoints=checkpoints)
+"""
+
+
+def test_reindex_gives_passages_vectors_of_another_embedder(shell: Shell) -> None:
+    filled(shell)
+    shell.write(VECTORS, "vectors.py")
+    done = shell.run("memory", "reindex", "vectors.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "2 passages of 1 owner with a new vector\n"
+    assert "1 of 1 owner, 2 passages with a new vector" in done.stderr
+    assert shell.run("memory", "reindex", "vectors.py").stdout == "0 passages of 1 owner with a new vector\n"
+    assert shell.run("memory", "reindex", "flow.py").stdout == "0 passages of 0 owners with a new vector\n"

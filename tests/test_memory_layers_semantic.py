@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
@@ -685,6 +686,55 @@ async def test_another_embedder_is_told_of_and_mended_by_a_reindex(with_database
         assert (await harness.run(reindex, "all", thread_id="t")).value == 0
         assert await warnings(harness, model) == []
         assert "The tide is high." in recalled(model.requests[1])
+
+
+class FailingEmbedder(TopicEmbedder):
+    """Fails once, after so many calls."""
+
+    def __init__(self, name: str, after: int) -> None:
+        super().__init__(name=name)
+        self.left = after
+
+    async def embed(self, texts: Sequence[str], /) -> Sequence[Sequence[float]]:
+        self.left -= 1
+        if self.left == 0:
+            raise RuntimeError("no power")
+        return await super().embed(texts)
+
+
+@pytest.mark.parametrize("scope", [Scope.THREAD, Scope.USER, Scope.GLOBAL])
+async def test_all_owners_are_indexed_anew_and_a_call_that_failed_goes_on(scope: Scope) -> None:
+    backend = InMemoryBackend()
+    names = ["ada", "bob", "thread", "user", "past"]
+
+    def of(embedder: TopicEmbedder) -> Memory:
+        return make(embedder, scope=scope)
+
+    async with Harness(
+        memory=of(TopicEmbedder()), checkpoints=backend, model=ScriptedModel(*["It is."] * 5)
+    ) as harness:
+        for name in names:
+            await harness.run(call_model(), f"The tide is high, says {name}.", thread_id=name, user_id=name)
+        assert [each.changed async for each in harness.reindex()] == [0] * (1 if scope is Scope.GLOBAL else 5)
+    broken = FailingEmbedder("test:others", 3)
+    done: list[str] = []
+    async with Harness(memory=of(broken), checkpoints=backend) as harness:
+        with pytest.raises(LayerError, match="no power") if scope is not Scope.GLOBAL else nullcontext():
+            async for each in harness.reindex():
+                assert each.changed == (6 if scope is Scope.GLOBAL else 2)
+                done.append(each.owner)
+        again = [each async for each in harness.reindex()]
+    wanted = [""] if scope is Scope.GLOBAL else sorted(names)
+    assert [each.owner for each in again] == wanted
+    assert [each.owner for each in again if each.changed] == [name for name in wanted if name not in done]
+    assert [(each.layer, each.done, each.total) for each in again] == [
+        ("past", place + 1, len(wanted)) for place in range(len(wanted))
+    ]
+    model = ScriptedModel("One.")
+    async with Harness(memory=of(TopicEmbedder(name="test:others")), checkpoints=backend, model=model) as harness:
+        await harness.run(call_model(), "The sea?", thread_id="ada", user_id="ada")
+        assert "says ada." in recalled(model.requests[0])
+        assert scope is Scope.GLOBAL or "says bob." not in recalled(model.requests[0])
 
 
 async def test_without_numpy_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,9 @@ app: typer.Typer = typer.Typer(
     rich_markup_mode=None,
 )
 
-memory_app: typer.Typer = typer.Typer(no_args_is_help=True, help="Show, export or erase what is kept of a user.")
+memory_app: typer.Typer = typer.Typer(
+    no_args_is_help=True, help="What memory layers keep: show, export, re-index, erase."
+)
 app.add_typer(memory_app, name="memory")
 plugins_app: typer.Typer = typer.Typer()
 app.add_typer(plugins_app, name="plugins")
@@ -433,6 +435,14 @@ def memory_export(
 
     wanted = stored_memory.MemoryRequest(target, user, thread, session, db)
     raise typer.Exit(stored_runs.run_async(lambda: stored_memory.export(wanted), trace=trace))
+
+
+@memory_app.command("reindex")
+def memory_reindex(target: Target, db: Database = None, trace: Trace = False) -> None:
+    """Give all stored passages vectors of the embedder that the file's harness has now; may be repeated."""
+    from noetic_py.cli import stored_memory, stored_runs
+
+    raise typer.Exit(stored_runs.run_async(lambda: stored_memory.reindex(target, db), trace=trace))
 
 
 @memory_app.command("erase")

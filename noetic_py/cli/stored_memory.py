@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -133,6 +133,23 @@ def _agreed(user: str) -> bool:
             hint="add --yes",
         )
     return typer.confirm(f"Erase all that is stored about user {printable(user)!r} for good?", err=True)
+
+
+# A line is printed for each of so many parts of the owners.
+_STRETCHES = 20
+
+
+async def reindex(target: str, db: str | None) -> int:
+    """Give all passages of a file's harness vectors of its embedder, and print how far it has come."""
+    owners = changed = said = 0
+    async with _harness(target, db) as harness, aclosing(harness.reindex()) as owned:
+        async for each in owned:
+            owners, changed = each.total, changed + each.changed
+            if each.done * _STRETCHES // each.total > said:
+                said = each.done * _STRETCHES // each.total
+                say(f"{each.done} of {plural(each.total, 'owner')}, {plural(changed, 'passage')} with a new vector")
+    write_out(f"{plural(changed, 'passage')} of {plural(owners, 'owner')} with a new vector")
+    return 0
 
 
 async def _read(wanted: MemoryRequest) -> Mapping[str, LayerData]:

@@ -464,6 +464,20 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
         """
         return 0
 
+    async def reindex_owner(self, storage: LayerStorage) -> int:
+        """Bring what the layer keeps for an owner into the form of its settings, such as vectors of its embedder.
+
+        [`Harness.reindex`][noetic_py.Harness.reindex] calls it of the settings, outside of a run, for each owner that
+        the layer has stored something for. It may be called again for the same owner.
+
+        Args:
+            storage: The layer's values of the owner.
+
+        Returns:
+            How many entries have a new form; 0 if all had it.
+        """
+        return 0
+
     # -- questions: plain methods and properties that read the state; what a subclass does not override is not asked
 
     @property

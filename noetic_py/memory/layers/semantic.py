@@ -27,7 +27,7 @@ from noetic_py.memory.layers.vectors import (
     WordEmbedder,
     split,
 )
-from noetic_py.memory.scopes import Owner, Slot
+from noetic_py.memory.scopes import LayerStorage, Owner, Slot
 from noetic_py.models.model import ModelResponse
 
 if TYPE_CHECKING:
@@ -267,10 +267,19 @@ class SemanticRecall(MemoryLayer[Remembered]):
             LayerError: The embedder has failed, or the store of `vectors=`.
             MissingExtra: The extra `embeddings` is not installed.
         """
-        database, name = self._database, self.embedder.name
+        if self._database is None:
+            return await self._kept.replace(self._shelf, self.embedder.name, self._vectors)
+        return await self.reindex_owner(self.storage)
+
+    async def reindex_owner(self, storage: LayerStorage) -> int:
+        """Give all passages of an owner vectors of the layer's embedder.
+
+        Raises:
+            LayerError: The embedder has failed, or the store of `vectors=`.
+        """
+        database, name, owner, changed = self.vectors, self.embedder.name, storage.owner, 0
         if database is None:
-            return await self._kept.replace(self._shelf, name, self._vectors)
-        owner, changed = self.storage.owner, 0
+            return await self._kept.replace(storage, name, self._vectors)
         while others := await self._answered(database.others(owner, name, limit=_BATCH)):
             vectors = (await self._vectors([each.text for each in others])).tolist()
             changed += await self._answered(database.replace(owner, name, list(zip(others, vectors, strict=True))))
