@@ -21,7 +21,7 @@ from noetic_py.context.hooks import Hook, read_hooks
 from noetic_py.context.read import ContextScope, Services
 from noetic_py.context.step import AnyStep, Retry, Step, awaited, box_of, require_step
 from noetic_py.core.budget import Budget
-from noetic_py.core.control import AnyResult, Checkpoint, Partial, RunResult, SessionKey, check_callers_id
+from noetic_py.core.control import AnyResult, Checkpoint, Partial, RunResult, SessionKey
 from noetic_py.core.diagnostics import HIDING, LostCalls, known_keywords, must_enter
 from noetic_py.core.memory import Memory
 from noetic_py.core.runtime import SYSTEM, Runtime
@@ -324,20 +324,12 @@ class Harness(Generic[M_co]):
             StoreUnavailable: The store cannot be reached, or another process reads an SQLite file all the time.
             LayerError: A database of a layer's own has failed.
         """
-        check_callers_id(user_id, "user_id")
-        if isinstance(thread_ids, str):
-            raise ConfigError(
-                f"thread_ids={thread_ids!r} is not a valid list of threads; expected several texts",
-                code="memory-owner",
-                hint=f"thread_ids=[{thread_ids!r}]",
-            )
-        for thread_id in thread_ids:
-            check_callers_id(thread_id, "thread_id")
+        from noetic_py.sessions.erasure import Erasure, check_owners
+
+        check_owners(user_id, thread_ids)
         await self._access.require("delete", on=Resource(owner=user_id))
         for thread_id in thread_ids:
             await self._access.require("delete", on=Resource(thread_id=thread_id))
-        from noetic_py.sessions.erasure import Erasure
-
         layers = self._resources.layers.by_id.values()
         artifacts = Services(*self._planner.services).get(ArtifactStore)
         living = self._living

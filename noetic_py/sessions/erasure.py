@@ -17,7 +17,7 @@ from attrs import Factory, define, frozen
 from noetic_py import errors
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.context.artifacts import ArtifactOwner, ArtifactScope, ArtifactStore, StoredArtifacts, artifacts_of
-from noetic_py.core.control import SessionKey, is_stream
+from noetic_py.core.control import SessionKey, check_callers_id, is_stream
 from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.records import RunBegun
 from noetic_py.journal.run_summary import PlainCodec, load_records
@@ -271,6 +271,24 @@ class Erasure:
         if self.artifacts is not None and not isinstance(self.artifacts, StoredArtifacts):
             for name in await self.artifacts.list(artifacts):
                 removed["artifacts"] += await self.artifacts.delete(artifacts, name)
+
+
+def check_owners(user_id: str, thread_ids: Sequence[str]) -> None:
+    """Refuse what cannot be a user and their threads.
+
+    Raises:
+        ConfigError: The threads are one text; code `"memory-owner"`.
+        InvalidId: An id cannot be one.
+    """
+    check_callers_id(user_id, "user_id")
+    if isinstance(thread_ids, str):
+        raise errors.ConfigError(
+            f"thread_ids={thread_ids!r} is not a valid list of threads; expected several texts",
+            code="memory-owner",
+            hint=f"thread_ids=[{thread_ids!r}]",
+        )
+    for thread_id in thread_ids:
+        check_callers_id(thread_id, "thread_id")
 
 
 def _owner_of(entry: RunEntry) -> tuple[object, SessionKey | None]:
