@@ -186,7 +186,8 @@ async def test_threads_that_no_run_names_any_more_are_named_by_the_caller() -> N
     backend = InMemoryBackend()
     async with harness_on(backend) as harness:
         await harness.run(turn, "GONE", user_id="ann", thread_id="harbour", run_id="r")
-        await harness.runs.delete("r")
+        # As earlier releases deleted a run, and as a process leaves it that dies while it deletes one.
+        await backend.delete("r")
         await harness.erase("ann")
         assert "GONE" in repr(await contents(backend))
         found = await harness.erase("ann", thread_ids=["harbour"])

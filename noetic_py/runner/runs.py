@@ -13,12 +13,14 @@ from noetic_py import errors
 from noetic_py.access import AccessAction, Authorizer, Resource, attributed
 from noetic_py.checkpoints.checks import check_prune
 from noetic_py.checkpoints.contract import CheckpointBackend
+from noetic_py.context.artifacts import ArtifactOwner, artifacts_of
 from noetic_py.context.step import awaited, is_seconds
 from noetic_py.core.control import Answer, Checkpoint, PendingRequest, RunStatus, SessionKey, is_stream, stream_of
 from noetic_py.core.runtime import Runtime
 from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.run_summary import PlainCodec, PlannedStep, ResumePlan, forked_from, load_records
 from noetic_py.journal.stored import BudgetRow, QueueStats, RunEntry, Stats
+from noetic_py.memory.scopes import Scope, places_of
 
 if TYPE_CHECKING:
     from noetic_py.context.step import AnyStep
@@ -484,7 +486,9 @@ class Runs:
         return await self._backend.describe()
 
     async def delete(self, run_id: str) -> None:
-        """Forget a run; one that is not there is no error.
+        """Forget a run, with its artifacts and what layers keep for it alone; one that is not there is no error.
+
+        Artifacts in a store of your own stay.
 
         Raises:
             RunBusy: A process holds it.
@@ -498,6 +502,7 @@ class Runs:
 
             await give_back(self._backend, run_id)
             await self._backend.delete(run_id)
+            await self._clear_values(run_id)
 
     async def prune(
         self,
@@ -506,7 +511,7 @@ class Runs:
         keep: int | None = None,
         statuses: Collection[RunStatus] = DONE,
     ) -> int:
-        """Forget old runs that no process holds.
+        """Forget old runs that no process holds, with their artifacts and what layers keep for them alone.
 
         With an access policy these are the runs that the caller may delete; the others are not counted by `keep`.
 
@@ -525,7 +530,12 @@ class Runs:
         _check_statuses(statuses)
         before = None if older_than is None else self._runtime.now() - older_than
         if self._access.allows_all:
-            return await self._backend.prune(before=before, keep=keep, statuses=statuses)
+            owners = [run_id for run_id in await self._owners() if await self._backend.entry(run_id) is not None]
+            pruned = await self._backend.prune(before=before, keep=keep, statuses=statuses)
+            for run_id in owners:
+                if await self._backend.entry(run_id) is None:
+                    await self._clear_values(run_id)
+            return pruned
         check_prune(before, keep)
         return await self._prune_allowed(before, keep or 0, statuses)
 
@@ -551,12 +561,47 @@ class Runs:
         except errors.RunBusy:
             # It was resumed since.
             return False
+        await self._clear_values(run_id)
         return True
+
+    async def _owners(self) -> Sequence[str]:
+        """The runs that own values beside their journals."""
+        places = [place[:-1] for place in _values_of("any")]
+        found = [(scope, len(place)) for place in places for scope in await all_scopes(self._backend, place)]
+        return sorted({scope[at] for scope, at in found})
+
+    async def _clear_values(self, run_id: str) -> None:
+        """Remove what only this run could have read: its artifacts, and the values of layers for its executions."""
+        for place in _values_of(run_id):
+            await clear_scopes(self._backend, place)
 
     async def stats(self) -> Stats:
         """How much the backend holds."""
         await self._access.require("read", on=Resource())
         return await self._backend.stats()
+
+
+def _values_of(run_id: str) -> Sequence[tuple[str, ...]]:
+    """What the scopes begin with that hold what a run alone owns."""
+    return (*places_of(Scope.EXECUTION, run_id), artifacts_of(ArtifactOwner("run", run_id)))
+
+
+async def all_scopes(backend: CheckpointBackend, first: tuple[str, ...]) -> Sequence[tuple[str, ...]]:
+    """The scopes that hold a value and begin with these parts."""
+    found: list[tuple[str, ...]] = []
+    while page := await backend.scopes(first, after=found[-1] if found else None):
+        found += page
+    return found
+
+
+async def clear_scopes(backend: CheckpointBackend, first: tuple[str, ...]) -> int:
+    """Remove the values of all scopes that begin with these parts; returns how many there were."""
+    removed = 0
+    for scope in await all_scopes(backend, first):
+        while page := await backend.scan(scope):
+            for value in page:
+                removed += await backend.remove(scope, value.key)
+    return removed
 
 
 def _goes_on(info: RunInfo) -> bool:

@@ -24,13 +24,12 @@ from noetic_py.journal.run_summary import PlainCodec, load_records
 from noetic_py.journal.stored import RunEntry
 from noetic_py.memory.layer import AnyLayer
 from noetic_py.memory.scopes import Owner, Scope, places_of
-from noetic_py.runner.runs import session_in
+from noetic_py.runner.runs import all_scopes, clear_scopes, session_in
 from noetic_py.runner.stop_requests import withdraw
 from noetic_py.sessions.queue import queue_of, receivers
 from noetic_py.sessions.store import index_of, sessions_of
 
 if TYPE_CHECKING:
-    from noetic_py.checkpoints.contract import Scope as Place
     from noetic_py.sessions.store import SessionStore
 
 _PAGE: Final = 1000
@@ -146,7 +145,7 @@ class Erasure:
         found = {layer.id for layer in self.layers if layer.scope is Scope.GLOBAL}
         for backend in self._backends:
             for place in places_of(Scope.GLOBAL, _ANY):
-                found |= {scope[-1] for scope in await _all_scopes(backend, place[:-1])}
+                found |= {scope[-1] for scope in await all_scopes(backend, place[:-1])}
         return [
             f"layer {layer!r} keeps one state for all users: remove there what it has of this user"
             for layer in sorted(found)
@@ -157,7 +156,7 @@ class Erasure:
         found: list[str] = []
         for backend in self._backends if self.store.durable else ():
             for place in (*places_of(Scope.EXECUTION, _ANY), artifacts_of(ArtifactOwner("run", _ANY))):
-                run_ids = {scope[len(place) - 1] for scope in await _all_scopes(backend, place[:-1])}
+                run_ids = {scope[len(place) - 1] for scope in await all_scopes(backend, place[:-1])}
                 found += [each for each in run_ids if not await self._is_stored(each)]
         return [
             f"values of run {run_id!r}, which was deleted before, so its owner is not known: backend.remove(scope, key)"
@@ -244,7 +243,7 @@ class Erasure:
             await self._disown(Scope.THREAD, thread, removed)
         backend = self.store.backend
         for key in sorted(found.sessions, key=lambda key: key.stream):
-            removed["messages"] += await _clear(backend, queue_of(key))
+            removed["messages"] += await clear_scopes(backend, queue_of(key))
             entry = await backend.entry(key.stream)
             listed = await backend.get(index_of(key.app, key.user), key.session)
             removed["sessions"] += entry is not None or listed is not None
@@ -266,8 +265,8 @@ class Erasure:
         artifacts = ArtifactOwner(_ARTIFACTS[scope], owner)
         for backend in self._backends:
             for place in places_of(scope, owner):
-                removed["memory"] += await _clear(backend, place)
-            removed["artifacts"] += await _clear(backend, artifacts_of(artifacts))
+                removed["memory"] += await clear_scopes(backend, place)
+            removed["artifacts"] += await clear_scopes(backend, artifacts_of(artifacts))
         if self.artifacts is not None and not isinstance(self.artifacts, StoredArtifacts):
             for name in await self.artifacts.list(artifacts):
                 removed["artifacts"] += await self.artifacts.delete(artifacts, name)
@@ -307,21 +306,3 @@ def _elsewhere(unread: Iterable[str]) -> Iterable[str]:
         yield f"run {run_id!r} cannot be read, so its owner or threads are not known: harness.runs.delete(run_id)"
     yield "copies and backups of the store: delete them, or erase the user again after one was restored"
     yield "logs and traces of your programs, and what tools and models were sent: ask those who keep them"
-
-
-async def _all_scopes(backend: CheckpointBackend, first: Place) -> Sequence[Place]:
-    """The scopes that hold a value and begin with these parts."""
-    found: list[Place] = []
-    while page := await backend.scopes(first, after=found[-1] if found else None, limit=_PAGE):
-        found += page
-    return found
-
-
-async def _clear(backend: CheckpointBackend, first: Place) -> int:
-    """Remove the values of all scopes that begin with these parts; returns how many there were."""
-    removed = 0
-    for scope in await _all_scopes(backend, first):
-        while page := await backend.scan(scope):
-            for value in page:
-                removed += await backend.remove(scope, value.key)
-    return removed
