@@ -572,6 +572,10 @@ async def speak(value: int, ctx: Context[Any, Any]) -> int:
     return value + 1
 
 
+def named(value: int) -> dict[str, int]:
+    return {"value": value}
+
+
 class Bundle(Memory):
     """A layer, for a harness."""
 
@@ -613,7 +617,7 @@ BEYOND: dict[str, tuple[AnyStep, dict[str, Any]]] = {
     "beside other paths": (MAKE.parallel([rounds_of(plus_one), plus_one]), {}),
     "in a chain of handoffs": (hand_on, {}),
     "an inbox": (rounds_of(plus_one, inbox=LINE), {}),
-    "a tool in each round": (rounds_of(MAKE.call_tool(increased, args=lambda value: {"value": value})), {}),
+    "a tool in each round": (rounds_of(MAKE.call_tool(increased, args=named)), {}),
     "a spawn in each round": (rounds_of(MAKE.spawn(plus_one)), {}),
     "other layers in each round": (rounds_of(MAKE.with_memory(plus_one, memory=Bundle())), {}),
     "items in each round": (rounds_of(speak), {}),
