@@ -988,17 +988,8 @@ class Harness(Generic[M_co]):
         backend = self._needed()
         workers.check_work(queues, concurrency, lives, retry)
         flows = workers.labelled(self.flows)
-        worker = workers.QueueWorker(
-            backend,
-            queues,
-            flows,
-            self._carry,
-            self._resources.runtime,
-            concurrency=concurrency,
-            lives=lives,
-            ttl=self._resources.ttl,
-            retry=retry,
-        )
+        limits: Any = {"concurrency": concurrency, "lives": lives, "ttl": self._resources.ttl, "retry": retry}
+        worker = workers.QueueWorker(backend, queues, flows, self._carry, self._resources.runtime, **limits)
         if self._living.closing:
             return
         self._workers.append(worker)
@@ -1021,7 +1012,8 @@ class Harness(Generic[M_co]):
     def _scheduler(self) -> Scheduler:
         from noetic_py.schedules import Scheduler
 
-        return Scheduler(self._schedules, self._needed(), self.flows, self._planner, self._store_queued)
+        backend, runtime = self._needed(), self._resources.runtime
+        return Scheduler(self._schedules, backend, self.flows, runtime, self._planner.new, self._store_queued)
 
     async def _carry(self, claimed: ClaimedRun, step: AnyStep) -> None:
         # The policy is not asked: the run that was submitted was allowed.

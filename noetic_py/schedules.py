@@ -19,6 +19,7 @@ from noetic_py.context.step import AnyStep, Step, awaited, require_step
 from noetic_py.core.codec.structure import dump, parse
 from noetic_py.core.control import check_callers_id
 from noetic_py.core.diagnostics import log
+from noetic_py.core.runtime import Runtime
 from noetic_py.core.state import StateBag
 from noetic_py.core.types import M, R, S, T
 from noetic_py.journal.stored import Queued, StoredValue
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 
     from noetic_py.engine.run import RunPlan
     from noetic_py.engine.state import Run
-    from noetic_py.runner.plan import Planner
 
+    PlanRun: TypeAlias = Callable[[AnyStep, object, object, None, Mapping[str, Any]], tuple[Run, RunPlan]]
+    """Makes a run of a step, its input, its state and its options, and a plan of how it begins."""
     StoreQueued: TypeAlias = Callable[[Run, RunPlan, Queued], Awaitable[str]]
     """Stores the beginning of a run that a worker carries out."""
 
@@ -116,9 +118,12 @@ class Schedule:
         **options: Any,
     ) -> None:
         self.step: AnyStep = require_step(step, "Schedule")
-        self.input, self.state, self.options = input, state, options
-        self.queue, self.priority = queue, priority
-        self.zone = _zone(timezone)
+        self.input: object = input
+        self.state: object = state
+        self.options: Mapping[str, Any] = options
+        self.queue: str = queue
+        self.priority: int = priority
+        self.zone: ZoneInfo = _zone(timezone)
         if catch_up not in ("last", "all", "none"):
             raise _wrong(
                 f'catch_up={catch_up!r} is not a valid rule; expected "last", "all" or "none"', 'catch_up="last"'
@@ -390,13 +395,15 @@ class Scheduler:
         schedules: Mapping[str, Schedule],
         backend: CheckpointBackend,
         flows: Mapping[str, AnyStep],
-        planner: Planner,
+        runtime: Runtime,
+        plan: PlanRun,
         store: StoreQueued,
     ) -> None:
         self.schedules = schedules
         self.backend = backend
         self._flows = flows
-        self._planner = planner
+        self._runtime = runtime
+        self._plan = plan
         self._store = store
 
     async def run(self) -> None:
@@ -410,7 +417,7 @@ class Scheduler:
             except errors.StoreUnavailable as error:
                 pause = min(2 * max(pause, _LOOK), _LONGEST_PAUSE)
                 log("runs", WARNING, "schedules are looked at again in %s s: %s", pause, error.message)
-            await self._planner.resources.runtime.sleep(pause)
+            await self._runtime.sleep(pause)
 
     async def begin(self, schedule: Schedule, run_id: str, at: datetime) -> None:
         """Submit a run of a schedule for a time; the access policy is not asked: a schedule is part of the program.
@@ -422,7 +429,7 @@ class Scheduler:
         metadata = {**schedule.options.get("metadata", {}), "scheduled": at.isoformat()}
         options = {**schedule.options, "run_id": run_id, "metadata": metadata}
         queued = place_in(schedule.queue, schedule.step, self._flows, at.timestamp(), schedule.priority)
-        run, plan = self._planner.new(schedule.step, schedule.input, schedule.state, None, options)
+        run, plan = self._plan(schedule.step, schedule.input, schedule.state, None, options)
         await self._store(run, plan, queued)
 
     async def fire(self) -> float:

@@ -50,8 +50,8 @@ class SharedBudget:
 
     @known_keywords("SharedBudget()")
     def __init__(self, name: str, budget: Budget, *, per: Period | None = None) -> None:
-        self.name = name
-        self.budget = budget
+        self.name: str = name
+        self.budget: Budget = budget
         self.per: Period | None = per
         self._check(name, budget, per)
 
