@@ -22,6 +22,7 @@ from noetic_py.core.diagnostics import log
 from noetic_py.core.runtime import Runtime
 from noetic_py.core.state import StateBag
 from noetic_py.core.types import M, R, S, T
+from noetic_py.core.values import is_mapping
 from noetic_py.journal.stored import Queued, StoredValue
 from noetic_py.runner.workers import SubmitOptions, check_submit, place_in
 
@@ -212,7 +213,7 @@ def check_schedules(schedules: object, flows: Mapping[str, AnyStep]) -> Mapping[
         ConfigError: One is not a schedule, code `"schedule"`; or of a step without a name, code `"flows"`.
         InvalidId: A name cannot be one.
     """
-    if not isinstance(schedules, Mapping):
+    if not is_mapping(schedules):
         raise _wrong(
             f"schedules={schedules!r} is not a valid mapping; expected schedules by name",
             'schedules={"report": Schedule(...)}',

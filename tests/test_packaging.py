@@ -20,6 +20,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {
     "cattrs",
+    "cronsim",
     "genai_prices",
     "jsonschema",
     "openai",
@@ -97,6 +98,7 @@ def test_wheel_is_pure_and_typed(wheel: Path) -> None:
         "anyio",
         "attrs",
         "cattrs",
+        "cronsim",
         "jsonschema",
         "opentelemetry-api",
         "pluggy",

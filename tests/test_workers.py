@@ -157,9 +157,10 @@ async def test_the_result_of_a_run_that_a_worker_carries_out(store: CheckpointBa
         async def read() -> None:
             found.append((await front.result(run_id, counts, state_type=Tally)).value)
 
-        async with working(store, flows), anyio.create_task_group() as group:
-            for _ in range(3):
-                group.start_soon(read)
+        async with working(store, flows):
+            async with anyio.create_task_group() as group:
+                for _ in range(3):
+                    group.start_soon(read)
             result = await front.result(run_id, counts, state_type=Tally)
             with pytest.raises(errors.StepFailed, match="ValueError: no"):
                 await front.result(broke, broken)
