@@ -58,15 +58,18 @@ from noetic_py.engine.state import Run, budget_of, limits_of
 from noetic_py.errors import (
     CodecError,
     ConfigError,
+    CorruptRecord,
     Interrupted,
     LeaseLost,
     NoeticError,
     PositionConflict,
+    RecordRefused,
     ReplayDiverged,
     RequestNotFound,
     RunBusy,
     RunNotFound,
     Suspended,
+    TransformMissing,
 )
 from noetic_py.journal.changes import ViewState, last_views
 from noetic_py.journal.fields import refuse_transformed, summary_fields
@@ -469,8 +472,14 @@ async def give_back(backend: CheckpointBackend, run_id: str) -> None:
     Raises:
         RunBusy: A process has the run.
     """
-    entry, head = await backend.entry(run_id), await backend.head(run_id)
-    held = () if entry is None else await held_by(backend, run_id, entry.summary)
+    try:
+        entry, head = await backend.entry(run_id), await backend.head(run_id)
+        held = () if entry is None else await held_by(backend, run_id, entry.summary)
+    except (CorruptRecord, RecordRefused, TransformMissing) as error:
+        # A run that cannot be read can be deleted all the same.
+        text = "what run %s holds of shared budgets is not known, and stays reserved: %s"
+        log("runs", WARNING, text, run_id, error.message, where=Where(run_id))
+        return
     if held and head is not None:
         given = Transaction(run_id, head.position, head.fence, (), acquire=TTL, release=True, budgets=held)
         await backend.commit([given])

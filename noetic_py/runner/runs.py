@@ -530,10 +530,10 @@ class Runs:
         _check_statuses(statuses)
         before = None if older_than is None else self._runtime.now() - older_than
         if self._access.allows_all:
-            owners = [run_id for run_id in await self._owners() if await self._backend.entry(run_id) is not None]
+            owners = [run_id for run_id in await self._owners() if await self._is_there(run_id)]
             pruned = await self._backend.prune(before=before, keep=keep, statuses=statuses)
             for run_id in owners:
-                if await self._backend.entry(run_id) is None:
+                if not await self._is_there(run_id):
                     await self._clear_values(run_id)
             return pruned
         check_prune(before, keep)
@@ -563,6 +563,12 @@ class Runs:
             return False
         await self._clear_values(run_id)
         return True
+
+    async def _is_there(self, run_id: str) -> bool:
+        try:
+            return await self._backend.entry(run_id) is not None
+        except (errors.CorruptRecord, errors.RecordRefused):
+            return True
 
     async def _owners(self) -> Sequence[str]:
         """The runs that own values beside their journals."""
