@@ -49,9 +49,9 @@ class BudgetRows:
             CorruptRecord: A row is not what was written.
         """
         rows = self._execute(
-            "SELECT name, period, crc, body FROM budgets WHERE (?1 IS NULL OR name = ?1) AND period >= ?2 "
+            "SELECT name, period, crc, body FROM budgets WHERE (:name IS NULL OR name = :name) AND period >= :since "
             "ORDER BY name, period",
-            (name, since),
+            {"name": name, "since": since},
         ).fetchall()
         return [self._row(row) for row in rows]
 
