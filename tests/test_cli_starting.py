@@ -173,8 +173,8 @@ def test_packages_add_commands_and_a_broken_one_leaves_the_others_working(shell:
     assert (ran.returncode, ran.stdout, errors_of(ran)) == (0, "Brest: 22.6 ft\n", problems)
     helped = shell.run("--help", PYTHONPATH=path)
     assert helped.returncode == 0
-    assert "  height    Print the height of high water.\n" in helped.stdout
-    assert "  runs      List the stored runs" in helped.stdout
+    assert "  height     Print the height of high water.\n" in helped.stdout
+    assert "  runs       List the stored runs" in helped.stdout
     assert "  lost" not in helped.stdout
     assert errors_of(helped) == [
         *problems,

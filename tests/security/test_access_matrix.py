@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from importlib import import_module
 from inspect import isawaitable, isclass, signature
@@ -130,7 +130,7 @@ def test_every_public_method_asks_or_says_why_not() -> None:
     found = {f"{kind.__name__}.{name}" for kind in services() for name in public(kind)}
     asking = {deed.method for deed in DEEDS}
     # These are of the store as a whole, and tested by themselves.
-    asking |= {"Runs.describe", "Runs.queues", "Runs.stats", "Schedules.list"}
+    asking |= {"Harness.reindex", "Runs.budgets", "Runs.describe", "Runs.queues", "Runs.stats", "Schedules.list"}
     assert asking | set(OPEN) == found | {"Harness.flows", "RunHandle.stream"}
     assert not asking & set(OPEN)
 
@@ -174,6 +174,8 @@ async def called(method: Any) -> object:
                     return entered
             if isawaitable(came):
                 return await came
+            if isinstance(came, AsyncIterator):
+                return [each async for each in came]
             # A run that was started tells by its result that it was refused.
             return await came.result() if hasattr(came, "result") else came
     except (errors.NoeticError, TimeoutError) as error:
