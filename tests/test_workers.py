@@ -15,7 +15,7 @@ import pytest
 from attrs import define
 
 from noetic_py import Ask, Budget, Context, Harness, Memory, Retry, errors, sequence, step
-from noetic_py.checkpoints import CheckpointBackend, Claim, InMemoryBackend, Record, SqliteBackend
+from noetic_py.checkpoints import CheckpointBackend, Claim, InMemoryBackend, Lease, Record, SqliteBackend
 from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.checkpoints.files import FileBackend
 from noetic_py.journal.records import RunEnded
@@ -171,6 +171,8 @@ async def test_the_result_of_a_run_that_a_worker_carries_out(store: CheckpointBa
         assert (await front.runs.get(run_id)).position == result.checkpoint.position
         assert (await front.runs.get(broke)).status == "failed"
         assert counted == 1
+        with pytest.raises(errors.RunOver):
+            await front.runs.abort(run_id, "late")
         stopped = await front.result(over, counts, state_type=Tally)
         assert (stopped.status, stopped.reason) == ("aborted", "no budget")
         with pytest.raises(errors.RunNotFound):
@@ -709,3 +711,62 @@ async def test_a_run_is_tried_so_often_by_workers_of_any_process(store: Checkpoi
         harness: Any = front
         with pytest.raises(errors.ConfigError, match="expected a Retry"):
             await harness.work(retry=3)
+
+
+async def test_a_signal_that_was_read_does_not_wake_its_run_again(store: CheckpointBackend) -> None:
+    claims = 0
+
+    class Counting(DelegatingBackend):
+        async def claim(self, queues: Sequence[str], **given: Any) -> Sequence[Claim]:
+            nonlocal claims
+            found = await self.inner.claim(queues, **given)
+            claims += len(found)
+            return found
+
+    @step
+    async def twice(item: str, ctx: Context) -> str:
+        first = await ctx.ask(Ask(f"Which {item}?", str))
+        return first + await ctx.ask(Ask("How many?", str))
+
+    flows = {"twice": twice}
+    async with a_harness(store, flows=flows) as front:
+        run_id = await front.submit(twice, "tea")
+        async with working(Counting(store), flows):
+            for answer in ("green", "two"):
+                info = await front.runs.wait(run_id)
+                await front.runs.answer(info.pending[0].answer(answer))
+            assert (await front.result(run_id, twice)).value == "greentwo"
+        # Once to begin it, and once for each answer.
+        assert claims == 3
+
+
+async def test_a_run_that_was_written_while_it_was_acquired_is_not_gone_on_with(store: CheckpointBackend) -> None:
+    began = 0
+
+    @step
+    async def counts(x: int, ctx: Context) -> int:
+        nonlocal began
+        began += 1
+        if began == 1:
+            raise ValueError("no")
+        return x
+
+    class Meanwhile(DelegatingBackend):
+        """Another process goes on with the run between what is read of it here and its lease."""
+
+        done = False
+
+        async def acquire(self, run_id: str, *, ttl: float) -> Lease:
+            if not self.done:
+                self.done = True
+                async with a_harness(self.inner) as other:
+                    await other.resume(run_id, counts)
+            return await self.inner.acquire(run_id, ttl=ttl)
+
+    async with a_harness(Meanwhile(store)) as harness:
+        first = await harness.run(counts, 1, on_error="result")
+        with pytest.raises(errors.RunBusy, match="was written by another owner just now"):
+            await harness.resume(first.run_id, counts)
+        assert began == 2
+        assert (await harness.resume(first.run_id, counts)).value == 1
+        assert began == 2
