@@ -988,8 +988,10 @@ class Harness(Generic[M_co]):
         backend = self._needed()
         workers.check_work(queues, concurrency, lives, retry)
         flows = workers.labelled(self.flows)
-        limits: Any = {"concurrency": concurrency, "lives": lives, "ttl": self._resources.ttl, "retry": retry}
-        worker = workers.QueueWorker(backend, queues, flows, self._carry, self._resources.runtime, **limits)
+        runtime, ttl = self._resources.runtime, self._resources.ttl
+        worker = workers.QueueWorker(
+            backend, queues, flows, self._carry, runtime, concurrency=concurrency, lives=lives, ttl=ttl, retry=retry
+        )
         if self._living.closing:
             return
         self._workers.append(worker)

@@ -162,7 +162,7 @@ class Schedule:
         if isinstance(self.when, str):
             yield from (each.astimezone(UTC) for each in self._cron(after))
             return
-        at = self._grid(after)
+        at = _grid(after, self.when)
         while True:
             at += self.when
             yield at
@@ -171,15 +171,7 @@ class Schedule:
         """The last time until a moment, which it may be itself."""
         if isinstance(self.when, str):
             return next(self._cron(moment + timedelta(microseconds=1), reverse=True)).astimezone(UTC)
-        return self._grid(moment)
-
-    def _grid(self, moment: datetime) -> datetime:
-        begin = datetime(1970, 1, 1, tzinfo=UTC)
-        return begin + (moment - begin) // self._step * self._step
-
-    @property
-    def _step(self) -> timedelta:
-        return self.when if isinstance(self.when, timedelta) else timedelta(0)
+        return _grid(moment, self.when)
 
     def _cron(self, moment: datetime, *, reverse: bool = False) -> CronSim:
         from cronsim import CronSim, CronSimError
@@ -188,6 +180,12 @@ class Schedule:
             return CronSim(str(self.when), moment.astimezone(self.zone), reverse=reverse)
         except CronSimError as error:
             raise _wrong(f"{self.when!r} is not a valid cron expression: {error}", '"0 9 * * MON-FRI"') from error
+
+
+def _grid(moment: datetime, interval: timedelta) -> datetime:
+    """The last multiple of an interval since 1970."""
+    begin = datetime(1970, 1, 1, tzinfo=UTC)
+    return begin + (moment - begin) // interval * interval
 
 
 def _wrong(message: str, hint: str) -> errors.ConfigError:
