@@ -175,7 +175,8 @@ async def called(method: Any) -> object:
             if isawaitable(came):
                 return await came
             if isinstance(came, AsyncIterator):
-                return [each async for each in came]
+                events: AsyncIterator[object] = came
+                return [event async for event in events]
             # A run that was started tells by its result that it was refused.
             return await came.result() if hasattr(came, "result") else came
     except (errors.NoeticError, TimeoutError) as error:
