@@ -45,7 +45,7 @@ from noetic_py.engine.layers.lifecycle import close_layers, open_layers
 from noetic_py.engine.layers.store import StoredLayers
 from noetic_py.engine.progress import RunProgress
 from noetic_py.engine.protocol import Interpreter
-from noetic_py.engine.shared_budgets import RunBudgets, shared_by
+from noetic_py.engine.shared_budgets import RunBudgets
 from noetic_py.engine.state import Execution, Run, head, split, wrap_up_step
 from noetic_py.engine.stops import VALUELESS, asked_again, note, note_valueless, value_so_far, wrap_up_of
 from noetic_py.engine.telemetry import record_failure
@@ -91,7 +91,9 @@ _ROOT: AnyStep = Step(id="run", kind="run")
 async def run_flow(run: Run, plan: RunPlan) -> AnyResult:
     """Run a flow to its end; never raises for what happens in it, only for a cancellation from outside."""
     now = run.runtime.monotonic()
-    shares = shared_by(run.resources.shared, split(plan.limits)[1])
+    both = (run.resources.shared, split(plan.limits)[1])
+    # Of two with one name the run's own holds.
+    shares = [*{budget.name: budget for budget in both if budget is not None}.values()]
     # A run that is only read has no owner.
     if shares and run.store is not None and run.store.fence:
         run.shared = run.store.budgets = RunBudgets(shares, run.store, run.resources.lease, now=now)

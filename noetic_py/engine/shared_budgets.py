@@ -209,11 +209,6 @@ class RunBudgets:
         self._sent = ()
 
 
-def shared_by(*budgets: SharedBudget | None) -> Sequence[SharedBudget]:
-    """The budgets that hold for a run; of two with one name the last one does."""
-    return [*{budget.name: budget for budget in budgets if budget is not None}.values()]
-
-
 async def held_by(backend: CheckpointBackend, run_id: str, summary: bytes) -> Sequence[BudgetChange]:
     """What gives back all that earlier owners of a run have left: it may have been used, and is booked as that.
 
