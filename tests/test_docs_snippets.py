@@ -20,6 +20,7 @@ import pytest
 from opentelemetry.util._once import Once
 
 from noetic_py.core import diagnostics
+from tests import peers
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("plugins/*/README.md"))]
@@ -122,6 +123,17 @@ def is_part(snippet: Snippet) -> bool:
 
 def test_the_readme_shows_code() -> None:
     assert any(snippet.page == "README.md" for snippet in SNIPPETS)
+
+
+def test_the_pages_on_other_libraries_show_what_was_run() -> None:
+    """`python -m tests.peers` makes the table; here it is compared with the pages, whose programs have to compile."""
+    text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\S+) \| (\S+) (\S+) \| as shown \| as shown \|$", text, re.MULTILINE)
+    pages = list(peers.peers())
+    assert rows == [(peer.name, peer.package, peer.version) for peer in pages]
+    assert len(pages) == len(list(peers.PAGES.iterdir()))
+    for peer in pages:
+        compile(peer.program, peer.name, "exec")
 
 
 def test_blocks_are_found() -> None:
