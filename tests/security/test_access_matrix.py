@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
 from importlib import import_module
 from inspect import isawaitable, isclass, signature
@@ -174,9 +174,8 @@ async def called(method: Any) -> object:
                     return entered
             if isawaitable(came):
                 return await came
-            if isinstance(came, AsyncIterator):
-                events: AsyncIterator[object] = came
-                return [event async for event in events]
+            if hasattr(came, "__anext__"):
+                return [event async for event in came]
             # A run that was started tells by its result that it was refused.
             return await came.result() if hasattr(came, "result") else came
     except (errors.NoeticError, TimeoutError) as error:
