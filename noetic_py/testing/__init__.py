@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from noetic_py.testing.conformance import BackendContract, DamageContract, LastingContract
     from noetic_py.testing.evaluation import ScoreInterval, evaluation_task, score_intervals
     from noetic_py.testing.faults import Died, FaultyBackend
+    from noetic_py.testing.hooks import HookContract
     from noetic_py.testing.item_types import ItemTypeContract
     from noetic_py.testing.layers import LayerContract
     from noetic_py.testing.ledger import Ledger, LedgerLine
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from noetic_py.testing.reference import ReferenceContract
     from noetic_py.testing.resumable import assert_resumable_everywhere
     from noetic_py.testing.scripted import ScriptedModel, ScriptExhausted, Turn
+    from noetic_py.testing.services import ServiceContract
     from noetic_py.testing.transforms import TransformContract
     from noetic_py.testing.unfinished import Unfinished
     from noetic_py.testing.virtual import VirtualRuntime
@@ -42,6 +44,7 @@ __all__ = [
     "Died",
     "ExpectedOutcome",
     "FaultyBackend",
+    "HookContract",
     "ItemTypeContract",
     "LastingContract",
     "LayerContract",
@@ -54,6 +57,7 @@ __all__ = [
     "ScoreInterval",
     "ScriptExhausted",
     "ScriptedModel",
+    "ServiceContract",
     "TransformContract",
     "Turn",
     "Unfinished",
@@ -75,6 +79,7 @@ _MODULES = {
     "Died": "noetic_py.testing.faults",
     "ExpectedOutcome": "noetic_py.testing.random_programs",
     "FaultyBackend": "noetic_py.testing.faults",
+    "HookContract": "noetic_py.testing.hooks",
     "ItemTypeContract": "noetic_py.testing.item_types",
     "LastingContract": "noetic_py.testing.conformance",
     "LayerContract": "noetic_py.testing.layers",
@@ -87,6 +92,7 @@ _MODULES = {
     "ScoreInterval": "noetic_py.testing.evaluation",
     "ScriptExhausted": "noetic_py.testing.scripted",
     "ScriptedModel": "noetic_py.testing.scripted",
+    "ServiceContract": "noetic_py.testing.services",
     "TransformContract": "noetic_py.testing.transforms",
     "Turn": "noetic_py.testing.scripted",
     "Unfinished": "noetic_py.testing.unfinished",
