@@ -357,7 +357,15 @@ class _State:
         Raises:
             CodecError: It cannot be read.
         """
-        found: StoredValue | None = await backend.get(_SCOPE, name)
+        return cls.of(name, await backend.get(_SCOPE, name))
+
+    @classmethod
+    def of(cls, name: str, found: StoredValue | None) -> _State:
+        """What a stored value says.
+
+        Raises:
+            CodecError: It cannot be read.
+        """
         if found is None:
             return cls(name, 0, False, {}, None)
         fields: Any = parse(found.value, _MAX_BYTES, "a schedule")
@@ -439,18 +447,30 @@ class Scheduler:
         """
         now = await _clock(self.backend)
         left = _LOOK
+        stored = await self._stored()
         for name, schedule in self.schedules.items():
             try:
-                following = await self._fire(name, schedule, now)
+                following = await self._fire(_State.of(name, stored.get(name)), schedule, now)
             except errors.CodecError as error:
                 log("runs", ERROR, "schedule %s begins no runs", name, error=error)
                 continue
             left = min(left, max((following - now).total_seconds(), 0.0))
         return left
 
-    async def _fire(self, name: str, schedule: Schedule, now: datetime) -> datetime:
+    async def _stored(self) -> Mapping[str, StoredValue]:
+        """What is stored of all schedules: a worker asks for it each second, and not for each of them."""
+        found: dict[str, StoredValue] = {}
+        after = None
+        while not self.schedules.keys() <= found.keys():
+            page = await self.backend.scan(_SCOPE, after=after)
+            if not page:
+                break
+            found |= {each.key: each for each in page}
+            after = page[-1].key
+        return found
+
+    async def _fire(self, state: _State, schedule: Schedule, now: datetime) -> datetime:
         """Begin the runs of one; returns when the next one is due."""
-        state = await _State.read(self.backend, name)
         if state.paused:
             return now + timedelta(seconds=_LOOK)
         after = state.after.get(schedule.definition)
@@ -464,8 +484,8 @@ class Scheduler:
             return schedule.following(max(after, now))
         begun = state.last_run
         for at in due:
-            run_id = f"{name}@{at:%Y-%m-%dT%H:%M:%SZ}"
-            if await self._begun(name, schedule, run_id, at):
+            run_id = f"{state.name}@{at:%Y-%m-%dT%H:%M:%SZ}"
+            if await self._begun(state.name, schedule, run_id, at):
                 begun = run_id
         # A time that is not made up for counts as done, and so does one whose run cannot be stored.
         come = due[-1] if len(due) == _AT_ONCE else now
