@@ -276,9 +276,9 @@ class MemoryStore:
         ]
         claims: list[Claim] = []
         for *_, run_id, queued in sorted(ready, key=lambda each: each[:3])[:limit]:
-            lives = self.runs[run_id].lives + 1
-            claims.append(Claim(self.acquire(run_id, ttl, now), queued, lives, seconds))
-            self.runs[run_id].lives = lives
+            run = self.runs[run_id]
+            run.lives += 1
+            claims.append(Claim(self.acquire(run_id, ttl, now), queued, run.lives, seconds, bool(run.signals)))
         return claims
 
     def queues(self, now: datetime) -> Sequence[QueueStats]:

@@ -181,12 +181,14 @@ class Claim:
         queued: How the run was queued.
         lives: How many owners in a row, this one included, have claimed the run; it begins anew when one gives it up.
         now: The store's clock at that moment, in seconds since 1970.
+        signals: Whether signals may wait in the run's inbox; `False` only where the store has seen that none does.
     """
 
     lease: Lease
     queued: Queued
     lives: int
     now: float
+    signals: bool = True
 
 
 @frozen

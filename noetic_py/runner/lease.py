@@ -23,7 +23,7 @@ from noetic_py.context.step import AnyStep
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.stored import unreadable
 from noetic_py.core.codec.structure import dump, inside
-from noetic_py.core.control import Answer, AnyResult, RunStatus, stream_of
+from noetic_py.core.control import Answer, AnyResult, RunStatus, is_stream, stream_of
 from noetic_py.core.diagnostics import Where, log
 from noetic_py.core.items import Item, ItemBase, Opaque
 from noetic_py.core.log import ItemLog
@@ -41,6 +41,7 @@ from noetic_py.engine.journaling.run_history import (
     answer,
     answers_for,
     end_at,
+    has_open_requests,
     open_requests,
     read_journal,
     run_history_of,
@@ -299,13 +300,16 @@ async def load_run_history(
         CodecError: The state is of a newer version of that type, or could not be made one of it.
     """
     read = partial(_state_type, kind, step)
-    # What is signed is read whole, because each record is checked with those before it.
-    if summaries and not isinstance(backend, SignedBackend):
-        found = await read_summed_up(backend, run_id, codec, KINDS, read)
-        if found is not None:
-            return found
-    records = await read_journal(backend, run_id, codec)
-    return run_history_of(records, KINDS, run_id, read(records), codec)
+    # What is signed is read whole and to its end, because each record is checked with those before it.
+    entry = None if isinstance(backend, SignedBackend) or is_stream(run_id) else await backend.entry(run_id)
+    if entry is None:
+        records = await read_journal(backend, run_id, codec)
+        return run_history_of(records, KINDS, run_id, read(records), codec)
+    found = await read_summed_up(backend, entry, codec, KINDS, read) if summaries else None
+    if found is None:
+        records = await read_journal(backend, run_id, codec, upto=entry.position)
+        found = run_history_of(records, KINDS, run_id, read(records), codec)
+    return evolve(found, summary=entry.summary)
 
 
 def _state_type(
@@ -416,7 +420,7 @@ async def go_on(
         ReplayDiverged: The step is another one than the run was started with.
         AnswerError: An answer is not taken.
     """
-    signals = await received(storage.backend, run.run_id)
+    signals = await received(storage.backend, run.run_id) if _may_have_signals(storage, run_history) else ()
     run_history = heard(run_history, run.run_id, signals)
     if answers := options.get("answers", ()):
         now = await store_time(storage.backend, run.runtime)
@@ -466,6 +470,15 @@ async def go_on(
     return plan
 
 
+def _may_have_signals(storage: RunStorage, run_history: RunHistory) -> bool:
+    """Whether something in a run's inbox may matter to its next owner: answers, or what has woken it in its queue."""
+    if storage.claimed is not None:
+        # What has come since makes the run ready again when it suspends.
+        return storage.claimed.claim.signals
+    summary = run_history.summary
+    return summary is None or "queue" in summary_fields(summary) or has_open_requests(run_history.index)
+
+
 async def give_back(backend: CheckpointBackend, run_id: str) -> None:
     """Give back what a run that no process has holds of shared budgets, before it is deleted.
 
@@ -487,8 +500,12 @@ async def give_back(backend: CheckpointBackend, run_id: str) -> None:
 
 async def _store_first(run: Run, run_history: RunHistory, store: RunWriter) -> None:
     """Store what comes before anything is done: what earlier owners have left of shared budgets, and answers."""
-    entry = await store.backend.entry(run.run_id)
-    held = () if entry is None else await held_by(store.backend, run.run_id, entry.summary)
+    summary = run_history.summary if store.claimed is not None else None
+    if summary is None:
+        # An owner that was there when the journal was read may have named more since.
+        entry = await store.backend.entry(run.run_id)
+        summary = b"" if entry is None else entry.summary
+    held = await held_by(store.backend, run.run_id, summary)
     if held:
         await store.change_budgets(lambda: held)
     if run_history.answered:

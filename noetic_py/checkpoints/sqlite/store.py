@@ -634,7 +634,8 @@ class SqliteStore:
             lease = self.acquire(run.run_id, ttl, now)
             row.lives += 1
             self._queue_rows.save(row)
-            claims.append(Claim(lease, row.place, row.lives, now.timestamp()))
+            signals = self._one("SELECT 1 FROM signals WHERE run = ? LIMIT 1", (run.id,)) is not None
+            claims.append(Claim(lease, row.place, row.lives, now.timestamp(), signals))
         return claims
 
     def queues(self, now: datetime) -> Sequence[QueueStats]:

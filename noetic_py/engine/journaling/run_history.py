@@ -110,6 +110,11 @@ async def record_at(backend: CheckpointBackend, run_id: str, position: int, code
     return next(iter(load_records(page, codec, run_id, position)), None)
 
 
+def has_open_requests(index: Node) -> bool:
+    """Whether a run waits for an answer, by the tree of its steps."""
+    return next(_open(index), None) is not None
+
+
 def _open(node: Node) -> Iterator[tuple[Pending, int]]:
     done = node.finished is not None
     if node.asked is not None and node.answer is None and not done:
@@ -272,6 +277,7 @@ class RunHistory:
         position: How many records it holds; summaries may stand for some of them.
         summaries: The positions of these summaries.
         answered: What was answered just now, and the journal does not hold yet.
+        summary: The run's summary as it was before the journal was read; `None` where it was not read.
     """
 
     started: RunBegun
@@ -283,10 +289,19 @@ class RunHistory:
     layers: StateRevised | None = None
     position: int = 0
     summaries: Sequence[int] = ()
+    summary: bytes | None = None
 
 
-async def read_journal(backend: CheckpointBackend, run_id: str, codec: Codec) -> list[JournalRecord]:
+async def read_journal(
+    backend: CheckpointBackend, run_id: str, codec: Codec, *, upto: int | None = None
+) -> list[JournalRecord]:
     """Every record of a run.
+
+    Args:
+        backend: Where it is kept.
+        run_id: The run.
+        codec: What reads it.
+        upto: How many records it is known to hold, so that nothing is read to find its end.
 
     Raises:
         RunNotFound: There is no such run.
@@ -298,7 +313,7 @@ async def read_journal(backend: CheckpointBackend, run_id: str, codec: Codec) ->
     while True:
         page = await backend.read(run_id, after=len(found), limit=PAGE)
         found += load_records(page, codec, run_id, len(found))
-        if not page:
+        if not page or (upto is not None and len(found) >= upto):
             check_journal(found, run_id)
             return found
 

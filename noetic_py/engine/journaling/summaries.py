@@ -18,7 +18,6 @@ from attrs import define, evolve, field
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.core.budget import NO_USAGE
 from noetic_py.core.codec import Codec
-from noetic_py.core.control import is_stream
 from noetic_py.core.values import is_list
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.journaling.fold import DETACHED_START, Begun, discards, placed, tree, visible
@@ -55,7 +54,7 @@ from noetic_py.journal.records import (
     dump_record,
 )
 from noetic_py.journal.run_summary import load_records
-from noetic_py.journal.stored import Record
+from noetic_py.journal.stored import Record, RunEntry
 from noetic_py.steps.loop import LoopSpec
 
 EVERY = 200
@@ -389,7 +388,7 @@ def _delta(
 
 async def read_summed_up(
     backend: CheckpointBackend,
-    run_id: str,
+    entry: RunEntry,
     codec: Codec,
     kinds: Kinds,
     state_type: Callable[[Sequence[JournalRecord]], type[object] | None],
@@ -398,7 +397,7 @@ async def read_summed_up(
 
     Args:
         backend: Where the run is kept.
-        run_id: The run.
+        entry: The run's list entry.
         codec: What reads it.
         kinds: All kinds of steps.
         state_type: Says of records which type the state has now.
@@ -406,9 +405,9 @@ async def read_summed_up(
     Raises:
         CodecError: A record cannot be read, or refers to one that is not there.
     """
-    entry = None if is_stream(run_id) else await backend.entry(run_id)
+    run_id = entry.run_id
     try:
-        named = [] if entry is None else _named(summary_fields(entry.summary))
+        named = _named(summary_fields(entry.summary))
     except CorruptRecord:
         return None
     summaries: list[Folded] = []
@@ -418,7 +417,7 @@ async def read_summed_up(
             # Its commit was lost after the one that has named it.
             return None
         summaries.append(evolve(record, stands=True))
-    found = await _read_between(backend, run_id, codec, summaries) if summaries else None
+    found = await _read_between(backend, entry, codec, summaries) if summaries else None
     if found is None:
         return None
     records, position = found
@@ -435,9 +434,10 @@ async def read_summed_up(
 
 
 async def _read_between(
-    backend: CheckpointBackend, run_id: str, codec: Codec, summaries: Sequence[Folded]
+    backend: CheckpointBackend, entry: RunEntry, codec: Codec, summaries: Sequence[Folded]
 ) -> tuple[list[JournalRecord], int] | None:
     """The summaries with all records that none of them covers, and the end of the journal."""
+    run_id = entry.run_id
     found: list[JournalRecord] = []
     position = 0
     for each in sorted(summaries, key=lambda one: (one.first, -one.end)):
@@ -456,7 +456,10 @@ async def _read_between(
         kept = [await record_at(backend, run_id, one, codec) for one in each.kept]
         found += [each, *[one for one in kept if one is not None]]
         position = each.end
-    while page := await backend.read(run_id, after=position, limit=PAGE):
+    while position < entry.position:
+        page = await backend.read(run_id, after=position, limit=PAGE)
+        if not page:
+            return None
         found += load_records(page, codec, run_id, position)
         position += len(page)
     return found, position

@@ -103,6 +103,7 @@ class Queues(Suite):
         await self.lapse(backend)
         (second,) = await claim(backend)
         equal((second.lives, second.queued.at, second.lease.fence > first.lease.fence), (2, 0.0, True))
+        equal((first.signals, second.signals), (True, True))
         equal([each.body for each in await backend.inbox("r")], [b"hello"])
         with pytest.raises(LeaseLost):
             await store(backend, first.lease, queued=LATER)

@@ -93,7 +93,7 @@ class Queues(Journals):
                 return found
 
     def _checked_ready(self, row: Row) -> _Ready:
-        number, queue, flow, at, priority, crc, lives, run_id, position, fence, head_crc, new_fence, now = row
+        number, queue, flow, at, priority, crc, lives, run_id, position, fence, head_crc, signals, new_fence, now = row
         self.run_of(run_id, (number, position, fence, head_crc))
         queued = Queued(queue, flow, at, priority)
         self._check_place(queued, crc)
@@ -101,7 +101,7 @@ class Queues(Journals):
         return _Ready(
             number,
             self.link.checksums.head(number, run_id, position, new_fence),
-            Claim(lease, queued, lives + 1, now),
+            Claim(lease, queued, lives + 1, now, signals),
         )
 
     def _check_place(self, queued: Queued, crc: int) -> None:

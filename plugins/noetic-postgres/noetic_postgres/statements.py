@@ -270,7 +270,7 @@ _PLAIN = {
     # claimed, of each priority. No more rows are locked than are wanted of a queue. A fence is drawn when the row is
     # locked, so it is larger than any before. Lives count on while each owner has claimed the run and none gives it up.
     "ready": sql.SQL(
-        """SELECT ready.*, nextval({ticks_name}), {now}
+        """SELECT ready.*, EXISTS (SELECT 1 FROM {signals} s WHERE s.run = ready.run), nextval({ticks_name}), {now}
         FROM unnest(%(queues)b::text[]) AS wanted (queue) CROSS JOIN LATERAL (
             WITH RECURSIVE priorities AS (
                 SELECT max(priority) AS priority FROM {queued} WHERE queue = wanted.queue COLLATE "C" AND at IS NOT NULL

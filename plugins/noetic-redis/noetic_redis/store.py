@@ -50,7 +50,7 @@ _PAGE_BYTES = 16 * 1024 * 1024
 # The work of one script, limited so that the server can serve other clients.
 _READ, _LISTED, _SCANNED, _PRUNED, _CLAIMED = 2000, 100, 200, 25, 200
 # How many words a claim has.
-_WORDS = 8
+_WORDS = 9
 # Ten years.
 _LONGEST = 3e8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -366,10 +366,10 @@ def _change(change: BudgetChange) -> list[Argument]:
 
 
 def _claim(words: Sequence[str], now: float) -> Claim:
-    fence, position, lives, at, priority, *names = words
+    fence, position, lives, at, priority, signals, *names = words
     run_id, queue, flow = (bytes.fromhex(name).decode() for name in names)
     queued = Queued(queue, flow, _seconds(at), int(priority))
-    return Claim(Lease(run_id, int(fence), int(position)), queued, int(lives), now)
+    return Claim(Lease(run_id, int(fence), int(position)), queued, int(lives), now, signals != "0")
 
 
 def _queue_stats(queue: bytes, flow: bytes, ready: bytes, owned: bytes, waiting: bytes, since: bytes) -> QueueStats:

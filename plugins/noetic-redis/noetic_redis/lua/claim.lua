@@ -90,7 +90,8 @@ repeat
             save(n, run, {'fence', 'until'})
             local place = run.place
             requeue(n, run, time, {lives = text(place.lives + 1)})
-            for _, word in ipairs({run.fence, run.pos, run.place.lives, place.at, place.priority}) do
+            local signals = text(redis.call('EXISTS', key('inbox', n)))
+            for _, word in ipairs({run.fence, run.pos, run.place.lives, place.at, place.priority, signals}) do
                 words[#words + 1] = word
             end
             -- Results are words without spaces.
