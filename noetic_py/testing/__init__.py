@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from noetic_py.testing.cassettes import Cassette, CassetteMismatch
-    from noetic_py.testing.conformance import BackendContract, DamageContract, LastingContract
+    from noetic_py.testing.conformance import BackendContract, DamageContract, KillContract, LastingContract
     from noetic_py.testing.evaluation import ScoreInterval, evaluation_task, score_intervals
     from noetic_py.testing.faults import Died, FaultyBackend
     from noetic_py.testing.hooks import HookContract
@@ -46,6 +46,7 @@ __all__ = [
     "FaultyBackend",
     "HookContract",
     "ItemTypeContract",
+    "KillContract",
     "LastingContract",
     "LayerContract",
     "Ledger",
@@ -81,6 +82,7 @@ _MODULES = {
     "FaultyBackend": "noetic_py.testing.faults",
     "HookContract": "noetic_py.testing.hooks",
     "ItemTypeContract": "noetic_py.testing.item_types",
+    "KillContract": "noetic_py.testing.conformance",
     "LastingContract": "noetic_py.testing.conformance",
     "LayerContract": "noetic_py.testing.layers",
     "Ledger": "noetic_py.testing.ledger",

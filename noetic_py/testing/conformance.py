@@ -21,7 +21,7 @@ class TestMyBackend(BackendContract):
 ```
 
 A backend that has queues for workers and shared budgets adds `QueueContract`, one that outlives its process
-`LastingContract`, and one whose stored bytes a test can reach `DamageContract`.
+`LastingContract` and `KillContract`, and one whose stored bytes a test can reach `DamageContract`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from noetic_py.testing._conformance.concurrency import Cancelling, Concurrency
 from noetic_py.testing._conformance.durability import Damaging, Reopening
 from noetic_py.testing._conformance.ids import HostileIds
 from noetic_py.testing._conformance.journals import Journals
+from noetic_py.testing._conformance.killing import Killing
 from noetic_py.testing._conformance.leases import Leases
 from noetic_py.testing._conformance.queues import Queues
 from noetic_py.testing._conformance.values import Values
 
-__all__ = ["BackendContract", "DamageContract", "LastingContract", "QueueContract"]
+__all__ = ["BackendContract", "DamageContract", "KillContract", "LastingContract", "QueueContract"]
 
 
 class BackendContract(Journals, Leases, Values, HostileIds, Concurrency, Cancelling):
@@ -91,6 +92,25 @@ class LastingContract(Reopening):
     def make(self, folder: Path) -> CheckpointBackend:
         """Open the store of a folder; the first one makes it."""
         raise NotImplementedError("make(folder) has to open the store of `folder`")
+
+
+class KillContract(Killing):
+    """The contract of a backend whose processes are killed: by themselves at a commit, and at random moments.
+
+    Each next process goes on with what is stored. It makes its own copy of the test, so the class has to stand at the
+    top of its module, and `make` needs nothing that cannot be pickled. Before a process takes the run of the one that
+    was killed, it calls `lapse`.
+
+    Attributes:
+        kills: How many processes are killed, in each of two cases.
+    """
+
+    def make(self, folder: Path) -> CheckpointBackend:
+        """Open the store of a folder; the first one makes it."""
+        raise NotImplementedError("make(folder) has to open the store of `folder`")
+
+    async def lapse(self, backend: CheckpointBackend) -> None:
+        """Let the leases of dead processes end; left as it is where the store sees that they are dead."""
 
 
 class DamageContract(Damaging):
