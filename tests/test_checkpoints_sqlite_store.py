@@ -661,6 +661,7 @@ def test_what_is_wrong_with_a_file_is_found_when_it_is_opened(tmp_path: Path, sq
     with opened(tmp_path) as [process]:
         # Runs 1 and 2, of which the second has fence 3; and the value with version 4.
         process.do(appending("a", 0, b"x"))
+        process.do(appending("b", 0, b"x"))
         process.do(lambda store: store.acquire("b", FOREVER, BEGAN))
         process.do(lambda store: store.put(SCOPE, "k", b"v", None))
         sums = Sums(process.store.seed)

@@ -222,10 +222,14 @@ class MemoryStore:
 
     def acquire(self, run_id: str, ttl: float, now: datetime) -> Lease:
         """Become the owner for `ttl` seconds."""
-        run = self.runs.get(run_id) or self._create(run_id, now)
-        if self._is_held(run):
+        run = self.runs.get(run_id)
+        if run is None:
+            run = self._create(run_id, now)
+            run.fence = run.number
+        elif self._is_held(run):
             raise checks.is_owned("its lease to run out")
-        run.fence = self._tick()
+        else:
+            run.fence = self._tick()
         run.held = Lease(run_id, run.fence, run.position)
         run.until = self._clock() + ttl
         return run.held

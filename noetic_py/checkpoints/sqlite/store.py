@@ -64,11 +64,13 @@ _BY_RUN_ID = RUN + " WHERE run_id = ?"
 _NEWEST = RUN + " WHERE id <= ? ORDER BY id DESC LIMIT ?"
 _NEWEST_WITH = RUN + " WHERE id <= ? AND status = ? ORDER BY id DESC LIMIT ?"
 # All that the checksum of a row's head covers, and the checksum: what was true of the row when it was read, still is.
-_MOVE_ON = (
-    "UPDATE runs SET position = ?, updated = ?, crc = ? WHERE id = ? AND run_id = ? "
+_CHANGE = (
+    "UPDATE runs SET position = ?, owner = ?, updated = ?, crc = ? WHERE id = ? AND run_id = ? "
     "AND position = ? AND fence = ? AND owner = ? AND updated = ? AND crc = ?"
 )
 _BY_NUMBER = RUN + " WHERE id = ?"
+_SAVE_HEAD = "UPDATE runs SET position = ?, fence = ?, owner = ?, updated = ?, crc = ? WHERE id = ?"
+_SAVE = _SAVE_HEAD.replace(" WHERE", ", status = ?, card = ?, card_crc = ? WHERE")
 _HEADS = 512
 _PRUNED_AT_ONCE = 200
 _RESTORE = "restore a copy of the file"
@@ -239,15 +241,24 @@ class SqliteStore:
         return run
 
     def _create(
-        self, run_id: str, position: int, now: int, status: str | None = None, summary: bytes | None = None
+        self,
+        run_id: str,
+        position: int,
+        now: int,
+        status: str | None = None,
+        summary: bytes | None = None,
+        *,
+        owned: bool = False,
     ) -> RunRow:
-        """Insert the row of a run without an owner; its number is the next."""
+        """Insert the row of a run, which is this process's own or has no owner; its number is the next."""
         number = self._tick()
         if number >= MOST:
             raise StoreUnavailable(
                 f"{self.where}: all run numbers are used", where=self.where, reason="full", hint="use a new file"
             )
-        run = RunRow(number, run_id, position, 0, 0, now, 0, now, status, summary or b"", 0)
+        # No fence of the file is larger than its newest number.
+        fence, owner = (number, self._locks.owner) if owned else (0, 0)
+        run = RunRow(number, run_id, position, fence, owner, now, 0, now, status, summary or b"", 0)
         run.crc, run.summary_crc = self._sums.head(run), self._sums.summary(run)
         self._execute(
             "INSERT INTO runs (id, run_id, position, fence, owner, updated, crc, created, status, card, card_crc) "
@@ -258,16 +269,12 @@ class SqliteStore:
 
     def _save(self, run: RunRow, *, summary: bool = False) -> None:
         run.crc = self._sums.head(run)
-        self._execute(
-            "UPDATE runs SET position = ?, fence = ?, owner = ?, updated = ?, crc = ? WHERE id = ?",
-            (run.position, run.fence, run.owner, run.updated, run.crc, run.id),
-        )
-        if summary:
-            run.summary_crc = self._sums.summary(run)
-            self._execute(
-                "UPDATE runs SET status = ?, card = ?, card_crc = ? WHERE id = ?",
-                (run.status, run.summary, run.summary_crc, run.id),
-            )
+        head = (run.position, run.fence, run.owner, run.updated, run.crc)
+        if not summary:
+            self._execute(_SAVE_HEAD, (*head, run.id))
+            return
+        run.summary_crc = self._sums.summary(run)
+        self._execute(_SAVE, (*head, run.status, run.summary, run.summary_crc, run.id))
 
     def head(self, run_id: str) -> Head | None:
         """Where the journal ends."""
@@ -343,13 +350,17 @@ class SqliteStore:
         run = self._heads.get(given.run_id)
         if run is None or (run.fence, run.position) != (given.fence, given.expected_position):
             return None
+        return run if self._changed(run, run.position + len(given.records), run.owner, now) else None
+
+    def _changed(self, run: RunRow, position: int, owner: int, updated: int) -> bool:
+        """Change a head that is known, if it is unchanged since; otherwise it is known no more."""
         before = (run.id, run.run_id, run.position, run.fence, run.owner, run.updated, run.crc)
-        run.position, run.updated = run.position + len(given.records), now
+        run.position, run.owner, run.updated = position, owner, updated
         run.crc = self._sums.head(run)
-        if self._execute(_MOVE_ON, (run.position, run.updated, run.crc, *before)).rowcount == 1:
-            return run
-        del self._heads[given.run_id]
-        return None
+        if self._execute(_CHANGE, (position, owner, updated, run.crc, *before)).rowcount == 1:
+            return True
+        del self._heads[run.run_id]
+        return False
 
     def _moved(self, given: Transaction, now: int, *, with_summary: bool) -> RunRow:
         """Read a head, and move it on.
@@ -567,11 +578,13 @@ class SqliteStore:
         """Become the owner; nothing runs out while it lives."""
         run = self._find(run_id)
         if run is None:
-            run = self._create(run_id, 0, checks.micros(now))
+            run = self._create(run_id, 0, checks.micros(now), owned=True)
         elif self._is_held(run):
             raise checks.is_owned("its process to end")
-        run.fence, run.owner = self._tick(), self._locks.owner
-        self._save(run)
+        else:
+            run.fence, run.owner = self._tick(), self._locks.owner
+            self._save(run)
+        self._remember(run)
         return Lease(run_id, run.fence, run.position)
 
     def renew(self, lease: Lease, ttl: float) -> Lease:
@@ -588,14 +601,24 @@ class SqliteStore:
             self._end(lease)
 
     def _end(self, lease: Lease) -> None:
-        run = self._find(lease.run_id)
-        if run is not None and (run.fence, run.owner) == (lease.fence, self._locks.owner):
-            self._save(evolve(run, owner=0))
-            queued = self._queue_rows.of(run.id)
-            if queued is not None and queued.lives:
-                queued.lives = 0
-                self._queue_rows.save(queued)
+        number = self._given_up(lease)
+        queued = None if number is None else self._queue_rows.of(number)
+        if queued is not None and queued.lives:
+            queued.lives = 0
+            self._queue_rows.save(queued)
         self._releases = True
+
+    def _given_up(self, lease: Lease) -> int | None:
+        """End the ownership of a run; returns its number, or `None` where it is not owned."""
+        mine = (lease.fence, self._locks.owner)
+        run = self._heads.get(lease.run_id)
+        if run is not None and (run.fence, run.owner) == mine and self._changed(run, run.position, 0, run.updated):
+            return run.id
+        run = self._find(lease.run_id)
+        if run is None or (run.fence, run.owner) != mine:
+            return None
+        self._save(evolve(run, owner=0))
+        return run.id
 
     # -- queues and inboxes
 
