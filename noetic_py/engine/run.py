@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from logging import ERROR, INFO, WARNING
 from typing import TYPE_CHECKING, Any, Final
@@ -32,7 +32,7 @@ from noetic_py.engine.journaling.fold import CLOSE, OPEN, items_below, visible
 from noetic_py.engine.journaling.ledger import checkpoint, count_turns, discarded, recover
 from noetic_py.engine.journaling.replay import NOTHING, put_state, recorded, stop_again
 from noetic_py.engine.journaling.run_history import RunHistory, open_requests, request_of, summary_of
-from noetic_py.engine.journaling.writer import RunStorage
+from noetic_py.engine.journaling.writer import RunStorage, RunWriter
 from noetic_py.engine.kinds import KINDS
 from noetic_py.engine.kinds.channels import receive, receive_now, send
 from noetic_py.engine.kinds.flow import gather_step
@@ -88,15 +88,19 @@ _NO_SPAN = nullcontext()
 _ROOT: AnyStep = Step(id="run", kind="run")
 
 
-async def run_flow(run: Run, plan: RunPlan) -> AnyResult:
-    """Run a flow to its end; never raises for what happens in it, only for a cancellation from outside."""
-    now = run.runtime.monotonic()
+def _shared_budgets(run: Run, store: RunWriter, plan: RunPlan, now: float) -> RunBudgets | None:
     both = (run.resources.shared, split(plan.limits)[1])
     # Of two with one name the run's own holds.
     shares = [*{budget.name: budget for budget in both if budget is not None}.values()]
-    # A run that is only read has no owner.
-    if shares and run.store is not None and run.store.fence:
-        run.shared = run.store.budgets = RunBudgets(shares, run.store, run.resources.lease, now=now)
+    return RunBudgets(shares, store, run.resources.lease, now=now) if shares else None
+
+
+async def run_flow(run: Run, plan: RunPlan) -> AnyResult:
+    """Run a flow to its end; never raises for what happens in it, only for a cancellation from outside."""
+    now = run.runtime.monotonic()
+    # A run that is only read has no owner, and one without a store has no shared budgets.
+    if run.store is not None and run.store.fence:
+        run.shared = run.store.budgets = _shared_budgets(run, run.store, plan, now)
     lease = BudgetLease(plan.budget, run.resources.lease if run.shared is None else run.shared.lease, now=now)
     x = Execution(run, lease, depth=0, parent=None, input=plan.value)
     run.root = x
@@ -150,12 +154,16 @@ async def run_flow(run: Run, plan: RunPlan) -> AnyResult:
         run.context_turns = x.turns
 
 
-@contextmanager
-def traced(run: Run, step: AnyStep, *, resumed: bool) -> Generator[None]:
+def traced(run: Run, step: AnyStep, *, resumed: bool) -> AbstractContextManager[None]:
     """A run's own span, around all that it does in this process; below the place that the run was given, if any.
 
     A resumed run, which a fork is too, is linked to the run that had begun.
     """
+    return _NO_SPAN if run.tracer is None and run.metrics is None else _observed(run, step, resumed=resumed)
+
+
+@contextmanager
+def _observed(run: Run, step: AnyStep, *, resumed: bool) -> Generator[None]:
     try:
         with _NO_SPAN if run.tracer is None else _run_span(run, run.tracer, step, resumed=resumed):
             yield

@@ -160,6 +160,8 @@ def check_options(options: Mapping[str, Any], state: object, ctx: object) -> Non
         raise ConfigError(
             "ctx= brings its own state and history", code="run-option", hint="leave out state= and history="
         )
+    if not options:
+        return
     if options.get("on_error", "raise") not in ("raise", "result"):
         raise ConfigError(f"on_error={options['on_error']!r} is unknown", code="run-option", hint='"raise" or "result"')
     _check_kinds(options)
@@ -305,6 +307,8 @@ def conversation_of(ctx: AnyContext | None, options: Mapping[str, Any]) -> ItemL
         admit(items, entry="context", known=items[: outside_of(ctx).trusted])
         return ctx.scope.log
     history = tuple(options.get("history") or ())
+    if not history:
+        return ItemLog()
     admit(history, entry="history")
     try:
         return ItemLog(history)
