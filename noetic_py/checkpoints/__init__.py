@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from noetic_py.checkpoints.checks import Distributed
 from noetic_py.checkpoints.contract import BackendDurability, CheckpointBackend, Scope
-from noetic_py.checkpoints.memory import InMemoryBackend
 from noetic_py.checkpoints.spec import backend_from
 from noetic_py.core.shared_budget import SharedBudget
 from noetic_py.journal.stored import (
@@ -27,6 +26,7 @@ from noetic_py.journal.stored import (
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.files import FileBackend
+    from noetic_py.checkpoints.memory import InMemoryBackend
     from noetic_py.checkpoints.sqlite import SqliteBackend
     from noetic_py.journal.transforms import (
         Anchor,
@@ -79,7 +79,7 @@ __all__ = [
 
 if not TYPE_CHECKING:
     # Hidden from type checkers, which would take any name for one that is there. A program that stores nothing in
-    # SQLite or in files does not load that, and one without transforms does not load signing.
+    # SQLite, in files or in memory does not load that, and one without transforms does not load signing.
     def __getattr__(name: str) -> object:
         if name == "SqliteBackend":
             from noetic_py.checkpoints.sqlite import SqliteBackend
@@ -89,6 +89,10 @@ if not TYPE_CHECKING:
             from noetic_py.checkpoints.files import FileBackend
 
             return FileBackend
+        if name == "InMemoryBackend":
+            from noetic_py.checkpoints.memory import InMemoryBackend
+
+            return InMemoryBackend
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from noetic_py.journal import transforms

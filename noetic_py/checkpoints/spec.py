@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable
 
 from noetic_py.checkpoints.contract import CheckpointBackend
-from noetic_py.checkpoints.memory import InMemoryBackend
 from noetic_py.core.diagnostics import nearest
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.errors import ConfigError
@@ -44,6 +43,8 @@ def backend_from(spec: str, *, runtime: Runtime = SYSTEM) -> CheckpointBackend:
 
         return FileBackend(rest, runtime=runtime)
     if scheme == "memory" and colon and not rest:
+        from noetic_py.checkpoints.memory import InMemoryBackend
+
         return InMemoryBackend(runtime=runtime)
     raise no_backend(spec)
 
