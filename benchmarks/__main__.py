@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import (
+    w0_run,
     w1_steps,
     w2_parallel,
     w3_durable,
@@ -23,6 +24,7 @@ from benchmarks.measure import ROOT, Figure, Plan, environment
 from benchmarks.table import into_page, report
 
 WORKS: dict[str, Callable[[Plan], list[Figure]]] = {
+    "W0": w0_run.measure,
     "W1": w1_steps.measure,
     "W2": w2_parallel.measure,
     "W3": w3_durable.measure,
@@ -34,6 +36,8 @@ WORKS: dict[str, Callable[[Plan], list[Figure]]] = {
     "W9": w9_resume.measure,
 }
 PAGE = ROOT / "docs" / "performance.md"
+HISTORY = ROOT / "benchmarks" / "history.jsonl"
+"""A line of JSON for each time the page was renewed: where it was measured, and the medians by work and name."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -45,8 +49,26 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--rounds", type=int, default=Plan().rounds, help="how often each side is measured")
     made.add_argument("--scale", type=float, default=1.0, help="a factor for the amount of work, to try things out")
     made.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
-    made.add_argument("--docs", action="store_true", help=f"put the figures into {PAGE.relative_to(ROOT)}")
+    made.add_argument(
+        "--docs",
+        action="store_true",
+        help=f"put the figures into {PAGE.relative_to(ROOT)}, and add them to {HISTORY.relative_to(ROOT)}",
+    )
     return made
+
+
+def history_line(figures: Sequence[Figure], where: Mapping[str, str]) -> str:
+    """What stays of one measurement."""
+    medians = {
+        f"{each.work} {each.name}": {
+            "unit": each.unit,
+            "baseline": each.baseline and each.baseline.median,
+            "ours": each.ours.median,
+            "ratio": each.ratio and each.ratio.median,
+        }
+        for each in figures
+    }
+    return json.dumps({**where, "figures": medians}, ensure_ascii=False) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,6 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.json.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     if given.docs:
         PAGE.write_text(into_page(PAGE.read_text(encoding="utf-8"), text), encoding="utf-8")
+        with HISTORY.open("a", encoding="utf-8") as history:
+            history.write(history_line(figures, where))
     return 0
 
 

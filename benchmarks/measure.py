@@ -173,6 +173,8 @@ def environment() -> dict[str, str]:
         "commit": commit(),
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        # Of these minutes: a benchmark alone makes 1.
+        "load": f"{os.getloadavg()[1]:.1f}",
         "packages": ", ".join(packages),
     }
 

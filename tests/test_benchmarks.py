@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from benchmarks.__main__ import PAGE, WORKS, main
+from benchmarks.__main__ import PAGE, WORKS, history_line, main
 from benchmarks.measure import Figure, Plan, Spread, compare, take_turns
 from benchmarks.table import BEGIN, END, digits, into_page, report, table
 
@@ -86,6 +86,21 @@ def test_the_table_is_markdown() -> None:
     assert cells[2] == ["W1", "a name", "1.00", "1.00", "µs", "1.00", "0.500-2.00", "≤ 0.5", "**no**"]
     assert cells[3] == ["W4", "b", "", "1.00", "ms", "", "", "≤ 2 ms", "yes"]
     assert report(figures, {"Python": "3"}).startswith("Python 3; median of 3 rounds.\n\n| Work")
+
+
+def test_the_history_keeps_the_medians() -> None:
+    figure = Figure("W1", "a name", "µs", Spread(1.5, 0.5, 2.0), Spread(1.0, 0.5, 2.0), Spread(1.5, 1.0, 2.0))
+    alone = Figure("W4", "b", "ms", Spread(3.0, 3.0, 3.0))
+    line = history_line([figure, alone], {"commit": "c", "load": "1.0"})
+    assert line.endswith("\n")
+    assert json.loads(line) == {
+        "commit": "c",
+        "load": "1.0",
+        "figures": {
+            "W1 a name": {"unit": "µs", "baseline": 1.0, "ours": 1.5, "ratio": 1.5},
+            "W4 b": {"unit": "ms", "baseline": None, "ours": 3.0, "ratio": None},
+        },
+    }
 
 
 @pytest.mark.parametrize(
