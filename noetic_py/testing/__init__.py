@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from noetic_py.testing.cassettes import Cassette, CassetteMismatch
-    from noetic_py.testing.conformance import BackendContract, DamageContract, KillContract, LastingContract
+    from noetic_py.testing.conformance import (
+        BackendContract,
+        DamageContract,
+        KillContract,
+        LastingContract,
+        PowerLossContract,
+    )
     from noetic_py.testing.evaluation import ScoreInterval, evaluation_task, score_intervals
     from noetic_py.testing.faults import Died, FaultyBackend
     from noetic_py.testing.hooks import HookContract
@@ -53,6 +59,7 @@ __all__ = [
     "LedgerLine",
     "ModelContract",
     "Observations",
+    "PowerLossContract",
     "RandomProgram",
     "ReferenceContract",
     "ScoreInterval",
@@ -89,6 +96,7 @@ _MODULES = {
     "LedgerLine": "noetic_py.testing.ledger",
     "ModelContract": "noetic_py.testing.models",
     "Observations": "noetic_py.testing.random_programs",
+    "PowerLossContract": "noetic_py.testing.conformance",
     "RandomProgram": "noetic_py.testing.random_programs",
     "ReferenceContract": "noetic_py.testing.reference",
     "ScoreInterval": "noetic_py.testing.evaluation",

@@ -21,7 +21,8 @@ class TestMyBackend(BackendContract):
 ```
 
 A backend that has queues for workers and shared budgets adds `QueueContract`, one that outlives its process
-`LastingContract` and `KillContract`, and one whose stored bytes a test can reach `DamageContract`.
+`LastingContract` and `KillContract`, one that survives a loss of power `PowerLossContract`, and one whose stored bytes
+a test can reach `DamageContract`.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ from noetic_py.testing._conformance.ids import HostileIds
 from noetic_py.testing._conformance.journals import Journals
 from noetic_py.testing._conformance.killing import Killing
 from noetic_py.testing._conformance.leases import Leases
+from noetic_py.testing._conformance.power_loss import PowerLoss
 from noetic_py.testing._conformance.queues import Queues
 from noetic_py.testing._conformance.values import Values
 
-__all__ = ["BackendContract", "DamageContract", "KillContract", "LastingContract", "QueueContract"]
+__all__ = ["BackendContract", "DamageContract", "KillContract", "LastingContract", "PowerLossContract", "QueueContract"]
 
 
 class BackendContract(Journals, Leases, Values, HostileIds, Concurrency, Cancelling):
@@ -103,6 +105,25 @@ class KillContract(Killing):
 
     Attributes:
         kills: How many processes are killed, in each of two cases.
+    """
+
+    def make(self, folder: Path) -> CheckpointBackend:
+        """Open the store of a folder; the first one makes it."""
+        raise NotImplementedError("make(folder) has to open the store of `folder`")
+
+    async def lapse(self, backend: CheckpointBackend) -> None:
+        """Let the leases of dead processes end; left as it is where the store sees that they are dead."""
+
+
+class PowerLossContract(PowerLoss):
+    """The contract of a backend with durability `"power"` that stores in files: its machine loses its power.
+
+    A process is traced with `strace` while it writes. From the trace the disk is rebuilt as it may be at random points:
+    what was synced is there, and of what was not, any part may be. The backend opens what is left. The class has to
+    stand at the top of its module, as for [`KillContract`][noetic_py.testing.KillContract].
+
+    Attributes:
+        states: How many states of the disk are looked at.
     """
 
     def make(self, folder: Path) -> CheckpointBackend:

@@ -16,10 +16,11 @@ from noetic_py.context.step import AnyStep
 from noetic_py.testing import ScriptedModel
 from noetic_py.testing._random_programs.building import AnyContext
 from tests.crash.jobs import wait_for_tracer
-from tests.crash.power import ACKNOWLEDGED
 from tests.crash.server import Say
 
 RUN = "run"
+ACKNOWLEDGED = "acknowledged"
+"""The file into which the process writes a line for each append that it was told is stored."""
 LARGE = 40_000
 
 

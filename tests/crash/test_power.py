@@ -21,11 +21,11 @@ import pytest
 
 from noetic_py import Harness, errors
 from noetic_py.checkpoints import Record, SqliteBackend
+from noetic_py.testing._conformance.disk_image import Disk, DiskEvent, Files, read_trace, trace_options, write_files
 from tests.crash.children import Children
 from tests.crash.conftest import Figure
 from tests.crash.folders import quick_folder
-from tests.crash.power import Disk, Event, File, read_trace, trace_options, written
-from tests.crash.powered import RUN, TURNS, carried, talked
+from tests.crash.powered import ACKNOWLEDGED, RUN, TURNS, carried, talked
 from tests.crash.tools import traced
 from tests.properties.checks import SEED, examples
 
@@ -33,8 +33,6 @@ pytestmark = pytest.mark.needs("strace")
 
 STATES = examples(sample=20, full=1000) // 4
 """How many states of the disk are looked at, of each of the four traces."""
-
-Files = dict[str, bytes]
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class Trace:
     """
 
     before: Files
-    events: Sequence[Event]
+    events: Sequence[DiskEvent]
     value: Any
     records: Sequence[Record]
     exclusive: bool
@@ -65,11 +63,11 @@ class Trace:
 def trace(children: Children, folder: Path, before: Files, *, exclusive: bool, known: int = 0) -> Trace:
     """Trace a process that begins the run, or goes on with it."""
     below = folder / "traced"
-    written(below, before)
+    write_files(below, before)
     pid = children.start("tests.crash.powered:carry", folder=str(below), traced=True, exclusive=exclusive)
     with traced(pid, *trace_options(folder / "log")):
         result = children.ended(pid).result
-    events = read_trace(folder / "log", below)
+    events = read_trace(folder / "log", below, below / ACKNOWLEDGED)
     shutil.rmtree(below)
     records = [Record(kind, tuple(path), bytes.fromhex(payload)) for kind, path, payload in result["records"]]
     return Trace(before, events, result["value"], records, exclusive, known)
@@ -86,8 +84,7 @@ def in_a_commit(whole: Trace) -> tuple[Files, int]:
     disk = whole.disk()
     for event in whole.events[: end + 1]:
         disk.do(event)
-    files = {name: bytes(file.now) for name, file in disk.names.items() if isinstance(file, File)}
-    return files, int(disk.acknowledged[-1])
+    return disk.now(), int(disk.acknowledged[-1])
 
 
 @pytest.fixture(params=["from the beginning", "while it goes on"])
@@ -152,7 +149,7 @@ async def stored(backend: SqliteBackend) -> Sequence[Record]:
 
 async def problem(found: Trace, state: State, folder: Path) -> str | None:
     """What is wrong with a state; `None` when nothing is."""
-    written(folder, state.files)
+    write_files(folder, state.files)
     try:
         async with SqliteBackend(folder / "runs.db", exclusive=found.exclusive) as backend:
             records = await stored(backend)
@@ -230,7 +227,7 @@ def test_every_kind_of_sync_is_needed(children: Children, lost: str, figure: Fig
 
 async def wrong_talk(state: State, folder: Path, *, exclusive: bool) -> str | None:
     """What is wrong with a conversation after a loss of power, and when its messages are delivered again."""
-    written(folder, state.files)
+    write_files(folder, state.files)
     try:
         async with SqliteBackend(folder / "runs.db", exclusive=exclusive) as backend:
             async with Harness(checkpoints=backend, plugins=()) as harness:
@@ -251,11 +248,11 @@ def test_a_turn_that_has_come_back_survives(children: Children, exclusive: bool,
     """Some commits of a turn are synced with a later one; what is there is always a beginning of what was written."""
     with quick_folder() as folder:
         below = folder / "traced"
-        written(below, {})
+        write_files(below, {})
         pid = children.start("tests.crash.powered:converse", folder=str(below), traced=True, exclusive=exclusive)
         with traced(pid, *trace_options(folder / "log")):
             assert len(children.ended(pid).result) == 2 * TURNS
-        found = Trace({}, read_trace(folder / "log", below), None, (), exclusive)
+        found = Trace({}, read_trace(folder / "log", below, below / ACKNOWLEDGED), None, (), exclusive)
 
     async def look(tried: Sequence[State]) -> list[str]:
         with quick_folder() as folder:

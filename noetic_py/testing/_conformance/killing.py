@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -30,6 +29,7 @@ from noetic_py.steps.flow import parallel, sequence
 from noetic_py.steps.loop import loop
 from noetic_py.testing._conformance.base import Suite, equal
 from noetic_py.testing._conformance.carrying import carry
+from noetic_py.testing._conformance.processes import start
 from noetic_py.testing.ledger import Ledger
 from noetic_py.until import max_rounds
 
@@ -40,16 +40,6 @@ _Kill: TypeAlias = tuple[Literal["before", "after", "time"], float]
 """Before or after a commit, counted from 1; or so many seconds after the process has begun."""
 
 _RUN = "killed"
-_PRELOADED = [
-    "__main__",
-    "asyncio",
-    "noetic_py.engine.run",
-    "noetic_py.plugins",
-    "noetic_py.runner.lease",
-    "noetic_py.sessions.store",
-    "noetic_py.testing.conformance",
-]
-"""What a run imports, so that no process spends its time on it."""
 _PATIENCE = 60.0
 
 
@@ -111,17 +101,7 @@ class _Life:
 
     def process(self, kill: _Kill | None = None) -> bool:
         """Run a process; returns whether it came to its end."""
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(_PRELOADED)
-        given = (self._contract, self._job, str(self._folder), kill)
-        process = context.Process(target=_process, args=given, daemon=True)
-        try:
-            process.start()
-        except Exception as error:  # noqa: BLE001 # whatever pickling raises
-            pytest.fail(
-                f"{type(self._contract).__qualname__} cannot be sent to a process: {error}; define it at the top of "
-                "its module, and keep addresses in it, no connections"
-            )
+        process = start(_process, self._contract, self._job, str(self._folder), kill)
         process.join(_PATIENCE)
         if process.is_alive():
             process.kill()
