@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import Any
 
 import pytest
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
 from noetic_py import Budget, Harness, TokenUsage, call_model
+from noetic_py.core.events import FeeUnknown
 from noetic_py.errors import ConfigError, MissingExtra
-from noetic_py.models import ModelProfile, Price, genai_prices, price_of, set_price, set_price_source
+from noetic_py.models import (
+    ItemDone,
+    ModelEvent,
+    ModelProfile,
+    ModelRequest,
+    ModelResponse,
+    ModelStream,
+    Price,
+    genai_prices,
+    price_of,
+    set_price,
+    set_price_source,
+)
 from noetic_py.testing import ScriptedModel
 
 FULL = Price(
@@ -280,3 +294,82 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(MissingExtra, match="genai-prices is not installed") as caught:
         genai_prices()
     assert caught.value.hint == 'pip install "noetic-py[prices]"'
+
+
+# ---------------------------------------------------------------------------------------- tools of the provider's own
+
+
+class Searching:
+    """A model whose provider has searched, and charges for it."""
+
+    name = "mine:searching"
+
+    def __init__(self, price: Price, cost: Decimal | None = None) -> None:
+        self.profile = ModelProfile(price=price)
+        self._cost = cost
+
+    @asynccontextmanager
+    async def respond(self, request: ModelRequest, /) -> AsyncGenerator[ModelStream]:
+        async with ScriptedModel("noon", usage=TokenUsage(M, 0)).respond(request) as stream:
+            response = await stream.response()
+            yield Whole(evolve(response, cost=self._cost, server_tools={"web_search": 3, "code": 1}))
+
+
+class Whole:
+    """An answer that is there."""
+
+    def __init__(self, response: ModelResponse) -> None:
+        self._response = response
+
+    async def __aiter__(self) -> AsyncGenerator[ModelEvent]:
+        for item in self._response.items:
+            yield ItemDone(item)
+
+    async def response(self) -> ModelResponse:
+        return self._response
+
+
+async def told(model: Any) -> tuple[Decimal | None, list[tuple[str, int]]]:
+    async with Harness(model=model, plugins=()) as harness, harness.stream(call_model(), "when?") as stream:
+        unknown = [(event.tool, event.uses) async for event in stream.events if isinstance(event, FeeUnknown)]
+        return (await stream.result()).cost, unknown
+
+
+@pytest.mark.anyio
+async def test_fees_of_the_providers_own_tools_are_part_of_the_cost(caplog: pytest.LogCaptureFixture) -> None:
+    price = Price(input=2, tools={"web_search": "0.01", "code": "0.5"})
+    assert await told(Searching(price)) == (Decimal("2.53"), [])
+    assert await told(Searching(price, Decimal(7))) == (Decimal(7), [])
+    assert not caplog.records
+    cost, unknown = await told(Searching(Price(input=2, tools={"web_search": "0.01"})))
+    assert (cost, unknown) == (Decimal("2.03"), [("code", 1)])
+    assert "used code 1 times, and its fee is not known" in caplog.text
+
+
+@pytest.mark.anyio
+async def test_a_fee_counts_for_the_limit_of_cost() -> None:
+    model = Searching(Price(input=1, output=1, tools={"web_search": 1, "code": 1}))
+    settings: Any = {"max_output_tokens": 10}
+    async with Harness(model=model, plugins=(), budget=Budget(cost=3)) as harness:
+        ask = call_model(settings=settings)
+        result = await harness.run(ask >> ask.with_options(id="again"), "when?")
+    assert (result.status, result.cost, result.model_calls) == ("budget_exceeded", Decimal(5), 1)
+
+
+def test_fees_of_the_package_genai_prices() -> None:
+    from genai_prices import Usage, calc_price
+
+    for provider, model in (("anthropic", "claude-sonnet-4-5"), ("openai", "gpt-5-mini"), ("google", "gemini-2.5-pro")):
+        price = genai_prices()(f"{provider}:{model}")
+        assert price is not None
+        usage = Usage(input_tokens=0, output_tokens=0, web_searches=7)
+        theirs = calc_price(usage, model, provider_id=provider)
+        assert price.tool_cost({"web_search": 7}) == (theirs.total_price, [])
+        assert theirs.total_price > 0
+
+
+@pytest.mark.parametrize("tools", [{"web_search": -1}, {"web_search": "x"}, {"web_search": 0.5}])
+def test_a_fee_is_looked_at_when_it_is_made(tools: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Price(tools=tools)
+    assert caught.value.code == "price"

@@ -19,6 +19,7 @@ from noetic_py.cli.render import ASCII, UNICODE, screen
 from noetic_py.core.events import (
     BudgetWarning,
     Event,
+    FeeUnknown,
     StepCommitted,
     StepDiscarded,
     StepStarted,
@@ -137,6 +138,8 @@ class PlainDisplay:
         path = printable("/".join(event.path))
         if isinstance(event, BudgetWarning):
             return f"warning  {event.used} of {event.limit} {event.dimension} spent"
+        if isinstance(event, FeeUnknown):
+            return f"warning  the fee for {event.uses} uses of {printable(event.tool)} by {event.model} is not known"
         if isinstance(event, ToolFinished) and event.failed:
             return f"failed   {path}: {printable(event.output.text.partition(chr(10))[0])}"
         if isinstance(event, UntilFailed):

@@ -407,6 +407,15 @@ class BudgetWarning(Event):
 
 
 @frozen(eq=False)
+class FeeUnknown(Event):
+    """A model's provider has used a tool of its own, and what it charges for that is not known: no cost has it."""
+
+    model: str
+    tool: str
+    uses: int
+
+
+@frozen(eq=False)
 class Emitted(Event):
     """An event that a step sent with `ctx.emit(...)`."""
 

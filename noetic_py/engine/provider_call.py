@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from decimal import Decimal
-from logging import DEBUG
+from logging import DEBUG, WARNING
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from attrs import evolve, frozen
 from noetic_py.context.read import ContextScope, Counted
 from noetic_py.core.budget import NO_USAGE, NOTHING_USED, Reservation, TokenUsage, Usage, problem_of
 from noetic_py.core.diagnostics import Where, log
-from noetic_py.core.events import ModelFailed, ModelFinished, ModelStarted
+from noetic_py.core.events import FeeUnknown, ModelFailed, ModelFinished, ModelStarted
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, InputText, Item, Message, OutputText
 from noetic_py.core.runtime import Runtime
 from noetic_py.core.shared_budget import HELD
@@ -35,6 +35,7 @@ from noetic_py.models.model import (
     ModelRequest,
     ModelResponse,
     ModelStream,
+    Price,
     close_events,
     merge_settings,
     price_of,
@@ -366,9 +367,30 @@ class ProviderCall:
         cost = response.cost
         if cost is None and self._price is not None:
             cost = self._price.cost(tokens or NO_USAGE)
+            if response.server_tools:
+                cost += self._fees(self._price, response.server_tools)
         if cost is None:
             self._frame.x.run.unpriced = True
         return Usage(tokens or NO_USAGE, cost)
+
+    def _fees(self, price: Price, uses: Mapping[str, int]) -> Decimal:
+        """What the provider charges for its own tools, as far as it is known; it says so where it is not."""
+        fees, unknown = price.tool_cost(uses)
+        name = self._model.name
+        for tool in unknown:
+            log(
+                "models",
+                WARNING,
+                "%s used %s %d times, and its fee is not known: set_price(%r, Price(..., tools={%r: ...}))",
+                name,
+                tool,
+                uses[tool],
+                name,
+                tool,
+                where=self._frame.where,
+            )
+            self._frame.publish(FeeUnknown(self._frame.at, name, tool, uses[tool]))
+        return fees
 
     def _cut_off(self) -> Usage:
         """The minimum usage of a call that never ended: the request, and the received part."""

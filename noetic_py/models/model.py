@@ -53,6 +53,13 @@ def _tiers(given: Mapping[int, Price] | Iterable[tuple[int, Price]]) -> tuple[tu
     return tuple(sorted(pairs, key=lambda pair: pair[0]))
 
 
+def _fees(
+    given: Mapping[str, str | int | Decimal] | Iterable[tuple[str, str | int | Decimal]],
+) -> tuple[tuple[str, Decimal], ...]:
+    pairs: list[tuple[Any, Any]] = list(given.items() if is_mapping(given) else given)
+    return tuple(sorted((str(name), _usd(fee)) for name, fee in pairs))
+
+
 def _wrong_tier(what: str) -> ConfigError:
     return ConfigError(what, code="price", hint="Price(..., tiers={200_000: Price(...)})")
 
@@ -76,6 +83,7 @@ class Price:
         output_audio: USD for a million output tokens of sound; the output price when `None`.
         input_image: USD for a million input tokens of pictures; the input price when `None`.
         output_image: USD for a million output tokens of pictures; the output price when `None`.
+        tools: USD for each use of a tool of the provider's own, by its name: `{"web_search": "0.01"}`.
         tiers: The prices of prompts of more input tokens than a number: `{200_000: Price(...)}`. The price of the
             largest number that a prompt passes holds for the whole call.
 
@@ -95,6 +103,7 @@ class Price:
     input_image: Decimal | None = field(default=None, converter=_usd_or_none)
     output_image: Decimal | None = field(default=None, converter=_usd_or_none)
     tiers: tuple[tuple[int, Price], ...] = field(default=(), converter=_tiers)
+    tools: tuple[tuple[str, Decimal], ...] = field(default=(), converter=_fees)
 
     def cost(self, usage: TokenUsage) -> Decimal:
         """USD for a usage."""
@@ -116,6 +125,16 @@ class Price:
         ]
         tokens = _sum(usage.input, price.input, read) + _sum(usage.output, price.output, written)
         return tokens / 1_000_000 + price.per_call
+
+    def tool_cost(self, uses: Mapping[str, int]) -> tuple[Decimal, Sequence[str]]:
+        """USD for uses of the provider's own tools, and the names of those whose fee is not known.
+
+        Args:
+            uses: How many, by the tool's name.
+        """
+        fees = dict(self.tools)
+        known = sum((fees[name] * count for name, count in uses.items() if name in fees), Decimal(0))
+        return known, [name for name, count in uses.items() if name not in fees and count]
 
     def max_cost(self, read: int, written: int) -> Decimal:
         """USD that a call of so many input and output tokens costs at the most, whatever the tokens are."""
@@ -340,6 +359,8 @@ class ModelResponse:
         stop_reason: Why the model stopped.
         model: The name of the model that really answered.
         response_id: The provider's id of the answer.
+        server_tools: How often tools of the provider's own were used that it charges for besides tokens, by name, such
+            as `{"web_search": 2}`. It is no part of a stored answer; what it cost is.
     """
 
     items: Sequence[Item]
@@ -348,6 +369,7 @@ class ModelResponse:
     stop_reason: StopReason = "stop"
     model: str | None = None
     response_id: str | None = None
+    server_tools: Mapping[str, int] = field(factory=dict[str, int])
 
 
 @frozen
@@ -542,26 +564,28 @@ _RATES: Mapping[str, str] = {
     "output_image_mtok": "output_image",
     "requests_kcount": "per_call",
 }
-# Tools of the provider's own, which a request of ours does not ask for, and what is cheaper than the price of its kind.
-_LEFT_OUT = frozenset(
-    {
-        "web_searches_kcount",
-        "social_searches_kcount",
-        "storage_searches_kcount",
-        "code_executions_kcount",
-        "cache_audio_read_mtok",
-        "cache_image_read_mtok",
-    }
-)
+_FEES: Mapping[str, str] = {
+    "web_searches_kcount": "web_search",
+    "social_searches_kcount": "x_search",
+    "storage_searches_kcount": "file_search",
+    "code_executions_kcount": "code_execution",
+}
+"""Fees of the provider's own tools, for a thousand uses, and what the tools are called."""
+# What is cheaper than the price of its kind.
+_LEFT_OUT = frozenset({"cache_audio_read_mtok", "cache_image_read_mtok"})
 
 
 def _from_rates(given: Mapping[str, object]) -> Price | None:
     """A price of genai-prices as one of ours; `None` for one that has more to it than tokens and calls."""
     rates = {name: rate for name, rate in given.items() if rate is not None and name not in _LEFT_OUT}
+    # A fee that depends on more than the number of uses is not known here, and is named when it is due.
+    fees = {tool: rates.pop(name, None) for name, tool in _FEES.items()}
+    tools = {tool: fee / 1000 for tool, fee in fees.items() if isinstance(fee, Decimal)}
     if "input_mtok" not in rates or not rates.keys() <= _RATES.keys():
         return None
     starts = sorted({tier.start for rate in rates.values() for tier in getattr(rate, "tiers", ())})
-    return Price(**_at(rates, None), tiers={start: Price(**_at(rates, start)) for start in starts})
+    tiers = {start: Price(**_at(rates, start)) for start in starts}
+    return Price(**_at(rates, None), tiers=tiers, tools=tools)
 
 
 def _at(rates: Mapping[str, Any], start: int | None) -> dict[str, Any]:

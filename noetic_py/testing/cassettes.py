@@ -277,6 +277,7 @@ def _given(response: ModelResponse) -> dict[str, Any]:
         "stop_reason": response.stop_reason,
         "model": response.model,
         "response_id": response.response_id,
+        **({"server_tools": dict(response.server_tools)} if response.server_tools else {}),
     }
 
 
@@ -288,6 +289,7 @@ def _response(given: Mapping[str, Any]) -> ModelResponse:
         stop_reason=given["stop_reason"],
         model=given["model"],
         response_id=given["response_id"],
+        server_tools=given.get("server_tools", {}),
     )
 
 

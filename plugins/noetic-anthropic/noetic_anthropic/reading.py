@@ -126,6 +126,7 @@ class MessageReading(AnswerReading):
             stop_reason=_REASONS.get(self._reason, "other"),
             model=self._model,
             response_id=self._id,
+            server_tools=_server_tools(self._usage),
         )
 
     # -- events
@@ -252,6 +253,13 @@ def _parsed(joined: str) -> Any:
         return json.loads(joined)
     except (ValueError, RecursionError):
         raise Malformed("a tool's input is not JSON") from None
+
+
+def _server_tools(usage: Mapping[str, Any]) -> dict[str, int]:
+    """The uses of Anthropic's own tools that it reports; what it fetches costs its tokens only."""
+    counts = mapping(usage.get("server_tool_use") or {}, "server_tool_use")
+    uses = {name.removesuffix("_requests"): count for name, count in counts.items() if name != "web_fetch_requests"}
+    return {name: count for name, count in uses.items() if isinstance(count, int) and count > 0}
 
 
 def _tokens(usage: Mapping[str, Any]) -> TokenUsage | None:

@@ -216,3 +216,17 @@ def test_all_that_a_block_begins_with_counts(content: dict[str, Any]) -> None:
     for event in (start(), begun):
         list(reading.feed(event))
     assert reading.unheard >= BEGUN + len(json.dumps(content)) - 50
+
+
+@pytest.mark.parametrize(
+    ("reported", "uses"),
+    [
+        ({"web_search_requests": 2, "web_fetch_requests": 3}, {"web_search": 2}),
+        ({"web_search_requests": 0}, {}),
+        ({"code_execution_requests": 1, "of_later": "x"}, {"code_execution": 1}),
+        (None, {}),
+    ],
+)
+def test_uses_of_its_own_tools_that_are_charged(reported: Any, uses: dict[str, int]) -> None:
+    reading, _ = read(start(), *said(0, "noon"), *end(usage={"output_tokens": 5, "server_tool_use": reported}))
+    assert reading.response().server_tools == uses

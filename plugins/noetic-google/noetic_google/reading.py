@@ -90,6 +90,8 @@ class ChunkReading(AnswerReading):
     _message_id: str | None = field(default=None, init=False)
     _held: Item | None = field(default=None, init=False)
     _items: list[Item] = field(factory=list[Item], init=False)
+    _queries: set[str] = field(factory=set[str], init=False)
+    _is_grounded: bool = field(default=False, init=False)
     _found: dict[str, JsonValue] = field(factory=dict[str, JsonValue], init=False)
     _usage: GenerateContentResponseUsageMetadata | None = field(default=None, init=False)
     _reason: str = field(default="", init=False)
@@ -149,7 +151,14 @@ class ChunkReading(AnswerReading):
             stop_reason=reason,
             model=self._model,
             response_id=self._id,
+            server_tools=self._server_tools(),
         )
+
+    def _server_tools(self) -> dict[str, int]:
+        """The searches that Google charges for: each query, and for models before Gemini 3 each grounded answer."""
+        older = (self._model or "").startswith(("gemini-1", "gemini-2"))
+        count = int(self._is_grounded) if older else len(self._queries)
+        return {"web_search": count} if count and self._queries else {}
 
     # -- chunks
 
@@ -161,6 +170,10 @@ class ChunkReading(AnswerReading):
             if found is not None:
                 self._found[name] = _plain(found)
                 self.unheard += len(repr(self._found[name]))
+        grounding = candidate.grounding_metadata
+        if grounding is not None:
+            self._queries.update(query for query in grounding.web_search_queries or () if query)
+            self._is_grounded |= any(each.web is not None for each in grounding.grounding_chunks or ())
         if candidate.finish_reason is None:
             return
         self._reason = _name(candidate.finish_reason)

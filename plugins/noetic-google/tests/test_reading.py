@@ -228,3 +228,23 @@ def test_all_that_an_answer_keeps_counts(part: dict[str, Any]) -> None:
     heard = sum(len(event.delta) for event in events if isinstance(event, ToolCallPart))
     assert reading.unheard + heard >= 10_000
     assert reading.unheard >= (BEGUN if "text" not in part else 0)
+
+
+@pytest.mark.parametrize(
+    ("model", "found", "searches"),
+    [
+        (MODEL, [{"webSearchQueries": ["a", "b"]}, {"webSearchQueries": ["b", "", "c"]}], 3),
+        (MODEL, [{"groundingChunks": [{"web": {"uri": "https://x.test"}}]}], 0),
+        (
+            "gemini-2.5-flash",
+            [{"webSearchQueries": ["a", "b"], "groundingChunks": [{"web": {"uri": "https://x.test"}}]}],
+            1,
+        ),
+        ("gemini-2.5-flash", [{"webSearchQueries": ["a", "b"]}], 0),
+        (MODEL, [], 0),
+    ],
+)
+def test_searches_that_are_charged(model: str, found: list[dict[str, Any]], searches: int) -> None:
+    chunks = [chunk({"text": "x"}, groundingMetadata=each) for each in found]
+    reading, _ = read(*[{**each, "modelVersion": model} for each in (*chunks, chunk({"text": "."}, finish="STOP"))])
+    assert reading.response().server_tools == ({"web_search": searches} if searches else {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -241,6 +242,7 @@ class ResponsesReading(AnswerReading):
             stop_reason=self._stop_reason(),
             model=text(final, "model") or None,
             response_id=text(final, "id") or None,
+            server_tools=_server_tools(self._items),
         )
 
     def _stop_reason(self) -> StopReason:
@@ -289,6 +291,25 @@ def _in(item: object) -> Item:
         return from_wire(dict(mapping(item, "item")))
     except (CodecError, LimitExceeded) as error:
         raise Malformed(f"an item does not fit: {error.message}") from None
+
+
+_CHARGED: Mapping[str, str] = {
+    "web_search_call": "web_search",
+    "file_search_call": "file_search",
+    "code_interpreter_call": "code_interpreter",
+}
+"""Items of tools that OpenAI charges for by their use, and the tools; no usage counts them."""
+
+
+def _server_tools(items: Sequence[Item]) -> dict[str, int]:
+    """The uses of OpenAI's own tools; of what a search does, opening a page and looking in it is not charged."""
+    uses: dict[str, int] = {}
+    for item in items:
+        tool = _CHARGED.get(item.kind) if isinstance(item, Opaque) else None
+        if isinstance(item, Opaque) and tool is not None:
+            action = mapping(mapping(json.loads(item.raw), "item").get("action") or {}, "action")
+            uses[tool] = uses.get(tool, 0) + (text(action, "type") not in ("open_page", "find_in_page"))
+    return {tool: count for tool, count in uses.items() if count}
 
 
 def _usage(response: Mapping[str, Any]) -> TokenUsage | None:

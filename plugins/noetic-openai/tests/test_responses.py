@@ -386,3 +386,17 @@ def test_an_answer_that_just_ends_is_not_whole() -> None:
     reading, _ = read(done(MESSAGE))
     with pytest.raises(Malformed):
         reading.end()
+
+
+def test_uses_of_its_own_tools_that_are_charged() -> None:
+    actions = ("search", "open_page", "find_in_page", "search")
+    searches: list[dict[str, Any]] = [
+        {"type": "web_search_call", "id": f"w{n}", "action": {"type": each}} for n, each in enumerate(actions)
+    ]
+    files: dict[str, Any] = {"type": "file_search_call", "id": "f", "queries": ["tide"]}
+    code = {"type": "code_interpreter_call", "id": "c", "code": "1"}
+    image = {"type": "image_generation_call", "id": "i"}
+    reading, _ = read(*[done(each) for each in (*searches, files, code, image)], completed())
+    assert reading.response().server_tools == {"web_search": 2, "file_search": 1, "code_interpreter": 1}
+    reading, _ = read(done({"type": "web_search_call", "id": "w"}), completed())
+    assert reading.response().server_tools == {"web_search": 1}

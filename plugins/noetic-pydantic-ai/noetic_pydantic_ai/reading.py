@@ -85,6 +85,8 @@ class PartReading(AnswerReading):
             stop_reason=reason,
             model=found.model_name,
             response_id=found.provider_response_id,
+            # Only usages with searches have the attribute.
+            server_tools={"web_search": searches} if (searches := getattr(found.usage, "web_searches", 0)) else {},
         )
 
     def _id(self, index: int) -> str:
