@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from noetic_py.journal.stored import Queued
     from noetic_py.journal.transforms import RecordTransform
     from noetic_py.plugins import LayerRegistry
+    from noetic_py.runner.children import QueuedChildren
     from noetic_py.runner.workers import QueueWorker, SubmitOptions
     from noetic_py.schedules import Schedule, Scheduler, Schedules
     from noetic_py.sessions.erasure import ErasureCertificate
@@ -223,6 +224,7 @@ class Harness(Generic[M_co]):
         self._workers: list[QueueWorker] = []
         self._living, self._access = registry.Living(self._refuse), (asked := Authorizer(access))
         given = tuple(at_home(each, self._resources) for each in (services or {}, self._plugins.services.by_type))
+        self._resources.children = None if kept is None else lambda: self._children
         self._planner = Planner(engine.INTERPRETER, self._resources, self._living, asked, given, kept, self.flows)
 
     @property
@@ -265,17 +267,11 @@ class Harness(Generic[M_co]):
             CodecError: What is stored cannot be read.
             AccessDenied: The access policy does not allow `"export"`.
         """
-        if user_id is None and thread_id is None:
-            raise ConfigError("no owner is named", code="memory-owner", hint='await harness.dump_memory(user_id="ada")')
-        if user_id is not None:
-            await self._access.require("export", on=Resource(owner=user_id))
-        if thread_id is not None:
-            # Of whom a thread is nothing says, so the owner of the user's part does not count here.
-            await self._access.require("export", on=Resource(thread_id=thread_id))
-        from noetic_py.sessions.export import kept_by
+        from noetic_py.sessions.export import dump_of
 
         layers = self._resources.layers.by_id.values()
-        return await kept_by(self._session_store.layer_store, layers, user_id=user_id, thread_id=thread_id)
+        store = self._session_store.layer_store
+        return await dump_of(self._access, store, layers, user_id=user_id, thread_id=thread_id)
 
     async def reindex(self) -> AsyncGenerator[Reindexed]:
         """Bring what memory layers keep into the form of their settings: all passages get vectors of today's embedder.
@@ -764,8 +760,12 @@ class Harness(Generic[M_co]):
             step = require_step(step, "result")
             info = await self.runs.wait(run_id)
             if info.status not in ("completed", "aborted"):
-                raise await lease.failure_of(self._needed(), info)
-            return await self._engine.run_flow(*await self._reopen(run_id, step, state_type, {}, ALLOW_ALL, reads=True))
+                raise await lease.failure_of(self._needed(), run_id, info.status)
+            return await self._read_result(run_id, step, state_type)
+
+    async def _read_result(self, run_id: str, step: AnyStep, state_type: object = None) -> AnyResult:
+        run, plan = await self._reopen(run_id, step, state_type, {}, ALLOW_ALL, reads=True)
+        return await self._engine.run_flow(run, plan)
 
     @overload
     def resume_stream(
@@ -950,9 +950,20 @@ class Harness(Generic[M_co]):
                 await lease.begin_stored_run(run, plan, evolve(plan.storage, queued=queued))
         finally:
             self._living.remove(run)
+        self._look()
+        return run.run_id
+
+    def _look(self) -> None:
+        """Have the workers of this process look for runs."""
         for worker in self._workers:
             worker.look()
-        return run.run_id
+
+    @cached_property
+    def _children(self) -> QueuedChildren:
+        """The runs that workers carry out for steps of its runs."""
+        from noetic_py.runner.children import QueuedChildren
+
+        return QueuedChildren(self._needed(), self._planner, self.flows, self._read_result, self._look)
 
     async def work(
         self,

@@ -550,9 +550,11 @@ async def test_what_is_no_failure_of_the_store_goes_on_through_a_renewal(leased:
 async def test_a_heartbeat_looks_ten_times_and_renews_until_the_lease_is_lost(leased: Leased) -> None:
     writer = await writer_of(leased)
     looks: list[int] = []
+    thorough: list[bool] = []
 
-    async def hear() -> None:
+    async def hear(is_thorough: bool) -> None:
         looks.append(len(leased.renewed))
+        thorough.append(is_thorough)
         if len(looks) == 25:
             leased.fails = LeaseLost("another owner")
 
@@ -561,6 +563,7 @@ async def test_a_heartbeat_looks_ten_times_and_renews_until_the_lease_is_lost(le
         await writer.beat(hear)
     # What hurries it is not taken back here, so it waits for nothing; it ends once the lease is lost.
     assert looks == [0] * 10 + [1] * 10 + [2] * 10
+    assert thorough == ([True] + [False] * 9) * 3
     assert (len(leased.renewed), writer.broken) == (3, True)
     with anyio.fail_after(10):
         await writer.beat(hear)
@@ -579,7 +582,7 @@ def test_a_heartbeat_looks_each_second_and_renews_in_a_third_of_the_lease() -> N
         with anyio.move_on_after(TTL):
             await writer.beat(partial(look, writer))
 
-    async def look(writer: RunWriter) -> None:
+    async def look(writer: RunWriter, _: bool) -> None:
         looks.append(trio.current_time())
         if len(looks) == 5:
             # It is not waited for when it hurries.

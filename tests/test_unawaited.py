@@ -25,6 +25,7 @@ OTHERS = {
     "channels.live.LiveChannel",
     "channels.live.Reader",
     "channels.live.TopicListener",
+    "runner.children.QueuedChildren",
     "runner.registry.Living",
     "runner.plan.Planner",
     "runner.registry.Signals",

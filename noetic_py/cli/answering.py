@@ -14,6 +14,7 @@ from noetic_py.cli.database import chosen, find, flag, read_runs, resume_line
 from noetic_py.cli.formatting import plural, printable
 from noetic_py.cli.record_lines import pending_lines, pending_objects
 from noetic_py.cli.report import say, write_out
+from noetic_py.core.control import END_BY_THEMSELVES
 from noetic_py.core.values import is_dict
 from noetic_py.errors import AnswerInvalid, ConfigError, RequestNotFound
 
@@ -124,7 +125,8 @@ def _meant(info: RunInfo, wanted: str | None, decision: CommandLineDecision) -> 
     found = [
         request
         for request in info.pending
-        if request.kind != "timer" and (wanted is None or request.call_id == wanted or request.key.startswith(wanted))
+        if request.kind not in END_BY_THEMSELVES
+        and (wanted is None or request.call_id == wanted or request.key.startswith(wanted))
     ]
     if not found:
         what = "has no open request" if not info.pending else f"has no open request {wanted!r}"

@@ -170,6 +170,7 @@ def _facts(info: RunInfo, run: RunTree) -> Iterator[tuple[str, str]]:
     yield "user", printable(info.user_id or "")
     yield "request", printable(info.request_id or "")
     yield "queue", printable(info.queue or "")
+    yield "for run", printable(info.parent or "")
     yield "created", _moment(info.created)
     yield "updated", _moment(info.updated)
     if run.started is not None:

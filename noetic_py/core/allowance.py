@@ -1,12 +1,14 @@
-"""`ctx.budget`: limit, usage and remainder of each dimension of a budget."""
+"""`ctx.budget`: limit, usage and remainder of each dimension of a budget; and how a limit is read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from attrs import field, frozen
+
+from noetic_py.errors import ConfigError
 
 _TOOL = "per_tool:"
 
@@ -97,3 +99,57 @@ def by_dimension(amounts: Mapping[str, Any]) -> dict[str, Any]:
         else:
             found[name] = amount if name in ("cost", "seconds") else int(amount)
     return found
+
+
+def read_count(value: object, name: str) -> int | None:
+    """A count that a budget is given.
+
+    Raises:
+        ConfigError: It is not one; code `"budget"`.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{name}={value!r} is not a whole number", code="budget", hint=f"{name}=10, or leave it out")
+    if value < 0:
+        raise ConfigError(f"{name}={value} is negative", code="budget", hint="0 allows none, None does not limit")
+    return value
+
+
+def read_money(value: object, name: str = "cost") -> Decimal | None:
+    """An amount of money that a budget is given, in USD.
+
+    Raises:
+        ConfigError: It is not one; code `"budget"`.
+    """
+    if value is None:
+        return None
+    try:
+        # Through str, so that 0.1 means a tenth and not the nearest binary fraction.
+        amount = value if isinstance(value, Decimal) else Decimal(str(value))
+    except InvalidOperation:
+        raise ConfigError(f"{name}={value!r} is not an amount", code="budget", hint='cost="0.50"') from None
+    if isinstance(value, bool) or not amount.is_finite() or amount < 0:
+        raise ConfigError(
+            f"{name}={value!r} is not a finite amount of USD, 0 or more", code="budget", hint='cost="0.50"'
+        )
+    return amount
+
+
+# Ten thousand years: a longer time is a mistake, and the sum with a clock's reading would not be exact.
+_LONGEST = 10_000 * 365 * 24 * 3600
+
+
+def read_seconds(value: object, name: str = "seconds") -> float | None:
+    """A time that a budget is given, in seconds.
+
+    Raises:
+        ConfigError: It is not one; code `"budget"`.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigError(f"{name}={value!r} is not a number of seconds", code="budget", hint=f"{name}=30.0")
+    if not 0 <= value < float("inf") or value > _LONGEST:
+        raise ConfigError(f"{name}={value!r} is not a finite number, 0 or more", code="budget", hint=f"{name}=30.0")
+    return float(value)

@@ -11,14 +11,22 @@ by what a provider reports above the reserved maximum of the calls then in fligh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from decimal import Decimal, InvalidOperation
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, ClassVar, Protocol
 
 import anyio
 from attrs import define, field, frozen
 
-from noetic_py.core.allowance import BudgetLimits, BudgetUsed, Remaining, by_dimension
+from noetic_py.core.allowance import (
+    BudgetLimits,
+    BudgetUsed,
+    Remaining,
+    by_dimension,
+    read_count,
+    read_money,
+    read_seconds,
+)
 from noetic_py.core.diagnostics import known_keywords
 from noetic_py.errors import BudgetExceeded, ConfigError
 
@@ -179,45 +187,6 @@ _ONE = Decimal(1)
 _CALL: Amounts = {"model_calls": _ONE}
 
 
-def _count(value: object, name: str) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{name}={value!r} is not a whole number", code="budget", hint=f"{name}=10, or leave it out")
-    if value < 0:
-        raise ConfigError(f"{name}={value} is negative", code="budget", hint="0 allows none, None does not limit")
-    return value
-
-
-def _money(value: object, name: str = "cost") -> Decimal | None:
-    if value is None:
-        return None
-    try:
-        # Through str, so that 0.1 means a tenth and not the nearest binary fraction.
-        amount = value if isinstance(value, Decimal) else Decimal(str(value))
-    except InvalidOperation:
-        raise ConfigError(f"{name}={value!r} is not an amount", code="budget", hint='cost="0.50"') from None
-    if isinstance(value, bool) or not amount.is_finite() or amount < 0:
-        raise ConfigError(
-            f"{name}={value!r} is not a finite amount of USD, 0 or more", code="budget", hint='cost="0.50"'
-        )
-    return amount
-
-
-# Ten thousand years: a longer time is a mistake, and the sum with a clock's reading would not be exact.
-_LONGEST = 10_000 * 365 * 24 * 3600
-
-
-def _seconds(value: object, name: str = "seconds") -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ConfigError(f"{name}={value!r} is not a number of seconds", code="budget", hint=f"{name}=30.0")
-    if not 0 <= value < float("inf") or value > _LONGEST:
-        raise ConfigError(f"{name}={value!r} is not a finite number, 0 or more", code="budget", hint=f"{name}=30.0")
-    return float(value)
-
-
 class RunnableStep(Protocol):
     """The protocol of a step that `wrap_up` names; every `Step` satisfies it."""
 
@@ -285,14 +254,14 @@ class Budget:
         reserve: Budget | None = None,
     ) -> None:
         given: dict[str, int | Decimal | None] = {
-            "steps": _count(steps, "steps"),
-            "model_calls": _count(model_calls, "model_calls"),
-            "tool_calls": _count(tool_calls, "tool_calls"),
-            "input_tokens": _count(input_tokens, "input_tokens"),
-            "cached_input_tokens": _count(cached_input_tokens, "cached_input_tokens"),
-            "output_tokens": _count(output_tokens, "output_tokens"),
-            "tokens": _count(tokens, "tokens"),
-            "cost": _money(cost),
+            "steps": read_count(steps, "steps"),
+            "model_calls": read_count(model_calls, "model_calls"),
+            "tool_calls": read_count(tool_calls, "tool_calls"),
+            "input_tokens": read_count(input_tokens, "input_tokens"),
+            "cached_input_tokens": read_count(cached_input_tokens, "cached_input_tokens"),
+            "output_tokens": read_count(output_tokens, "output_tokens"),
+            "tokens": read_count(tokens, "tokens"),
+            "cost": read_money(cost),
         }
         self.per_tool = {}
         if per_tool is not None and not isinstance(per_tool, Mapping):
@@ -302,13 +271,13 @@ class Budget:
                 hint='per_tool={"search": 3}',
             )
         for name, limit in (per_tool or {}).items():
-            checked = _count(limit, f"per_tool[{name!r}]")
+            checked = read_count(limit, f"per_tool[{name!r}]")
             if checked is not None:
                 self.per_tool[name] = checked
                 given[f"per_tool:{name}"] = checked
         self.limits = {name: Decimal(limit) for name, limit in given.items() if limit is not None}
-        self.seconds = _seconds(seconds)
-        self.depth = _count(depth, "depth")
+        self.seconds = read_seconds(seconds)
+        self.depth = read_count(depth, "depth")
         self.warn_at, self.wrap_up, self.reserve = warn_at, wrap_up, reserve
         self._check()
 
@@ -442,6 +411,9 @@ class BudgetLease:
         "budget", "calls", "deadline", "depth", "ends", "free", "keeps", "limits", "max_steps", "on_warning", "parent",
         "root", "started", "steps", "steps_free", "tokens", "tool_calls",
     )  # fmt: skip
+
+    # Whether what is set aside for a run elsewhere has to be limited by it: not where that run takes its own part.
+    covers_all: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -795,6 +767,59 @@ class BudgetLease:
         if self.steps_free and self.parent is not None and self.parent.steps_free:
             self.parent.steps -= steps  # counted there already, and handed up once more when this lease closes
 
+    # -- runs that are carried out elsewhere
+
+    def set_aside(self, limits: Amounts) -> None:
+        """Hold here and at every lease above what a run elsewhere may use.
+
+        Raises:
+            ConfigError: A dimension is limited, and it names none; code `"spawn"`.
+            BudgetExceeded: A lease has not so much left; nothing is held.
+        """
+        node: BudgetLease | None = self
+        while node is not None:
+            missing = sorted(node.limits.keys() - limits.keys())
+            if missing and node.covers_all:
+                raise ConfigError(
+                    f"the run's budget limits {', '.join(missing)}, and the child that another worker carries out does "
+                    "not",
+                    code="spawn",
+                    hint=f"spawn(..., queue=..., budget=Budget({missing[0].partition(':')[0]}=...)); it is set aside",
+                )
+            node = node.parent
+        blocker = self._blocker(limits)
+        if blocker is not None:
+            raise blocker.error
+        self._keep(self, limits, _ONE)
+
+    def keep(self, limits: Amounts, *, above: bool) -> None:
+        """Hold what was set aside before this process had the run, here alone or at every lease above too."""
+        for name, kept in limits.items():
+            self._kept[name] = self._kept.get(name, _ZERO) + kept
+        if above:
+            self._keep(self.parent, limits, _ONE)
+
+    def free_up(self, limits: Amounts) -> None:
+        """Give back, here and at every lease above, what was set aside."""
+        self._keep(self, limits, -_ONE)
+        self.wake()
+
+    def charge(self, used: Usage, steps: int, tools: Sequence[str]) -> None:
+        """Book, here and at every lease above, what a run elsewhere has used."""
+        amounts = amounts_of(used) | {"model_calls": Decimal(used.model_calls), "tool_calls": Decimal(len(tools))}
+        for tool in tools:
+            amounts[f"per_tool:{tool}"] = amounts.get(f"per_tool:{tool}", _ZERO) + 1
+        self.book(amounts, used.tokens, calls=used.model_calls)
+        counting = True
+        node: BudgetLease | None = self
+        while node is not None:
+            node.tool_calls += len(tools)
+            if counting:
+                node.steps += steps
+                # It hands its steps up when it closes.
+                counting = not node.steps_free or node._closed
+            node = node.parent
+
     def wake(self) -> None:
         """Let the reservations that wait look again."""
         for place in self.root._line:
@@ -885,7 +910,10 @@ class BudgetLease:
         self._before = self._settled | {"steps": Decimal(self.steps)}
 
     def _keep_above(self, block: Amounts, sign: Decimal) -> None:
-        node = self.parent
+        self._keep(self.parent, block, sign)
+
+    @staticmethod
+    def _keep(node: BudgetLease | None, block: Amounts, sign: Decimal) -> None:
         while node is not None:
             for name, kept in block.items():
                 node._kept[name] = node._kept.get(name, _ZERO) + sign * kept

@@ -101,9 +101,12 @@ class SessionKey:
         return stream_of(self.parts)
 
 
-RequestKind: TypeAlias = Literal["approval", "result", "question", "timer"]
-"""What a run waits for: approval of a tool call, the result of a long-running tool, the answer to `ctx.ask`, or the end
-of a `ctx.sleep`, which takes no answer."""
+RequestKind: TypeAlias = Literal["approval", "result", "question", "timer", "run"]
+"""What a run waits for: approval of a tool call, the result of a long-running tool, the answer to `ctx.ask`, the end of
+a `ctx.sleep`, or the end of a run that a worker carries out for it. The last two take no answer."""
+
+END_BY_THEMSELVES: frozenset[RequestKind] = frozenset({"timer", "run"})
+"""The kinds of requests that take no answer."""
 Decided: TypeAlias = Literal["approved", "rejected", "answered"]
 """The kinds of answers."""
 

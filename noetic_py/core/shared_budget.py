@@ -123,6 +123,7 @@ class SharedLease(BudgetLease):
     """
 
     __slots__ = ("_seen", "shared")
+    covers_all = False
 
     def __init__(self, shared: SharedBudget, parent: BudgetLease, *, now: float) -> None:
         super().__init__(_held_part(shared.budget), parent, now=now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attrs import define
+from attrs import define, frozen
 
 from noetic_py.context.step import AnyStep, Body
 
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from noetic_py.channels.declared import AnyChannel
     from noetic_py.context.context import Derived
     from noetic_py.context.detached import DetachedWork, DetachOptions
+    from noetic_py.core.budget import Usage
     from noetic_py.core.control import Ask, Control, Timer
     from noetic_py.core.progress import ProgressStore
     from noetic_py.core.state import LayerStates
     from noetic_py.core.types import ShareState
     from noetic_py.engine.frame import Frame
+    from noetic_py.engine.journaling.writer import PlannedWrite
     from noetic_py.engine.kind import Kinds, Node
     from noetic_py.engine.state import Execution, Run
     from noetic_py.errors import NoeticError
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from noetic_py.memory.layer import AnyLayer
     from noetic_py.memory.scopes import LayerStorage
     from noetic_py.models.model import Model
+    from noetic_py.steps.spawn import QueuedSpec
 
 
 class Interpreter(Protocol):
@@ -165,6 +168,45 @@ class LayerStore(Protocol):
         output: Any,
     ) -> Any:
         """Ask a model for a layer."""
+        ...
+
+
+@frozen(eq=False)
+class ChildEnd:
+    """How a run that a worker has carried out has ended.
+
+    Attributes:
+        value: Its value.
+        error: What broke it, or how it was stopped; `None` where it has a value.
+        used: What its model calls have used, in attempts that were discarded too.
+        unpriced: Whether a model was called that has no price.
+        steps: How many steps a budget counts.
+        tools: The tools that it has called, each as often as it was.
+        again: Whether it was stopped because its parent had ended, so that a parent that goes on has to begin it anew.
+    """
+
+    value: object
+    error: NoeticError | None
+    used: Usage
+    unpriced: bool
+    steps: int
+    tools: Sequence[str]
+    again: bool = False
+
+
+class Children(Protocol):
+    """The runs that workers carry out for a step of another one."""
+
+    async def plan(self, frame: Frame, spec: QueuedSpec, value: object, run_id: str, /) -> PlannedWrite:
+        """How a new one begins."""
+        ...
+
+    async def ended(self, run_id: str, step: AnyStep, /) -> ChildEnd | None:
+        """How one has ended; `None` while it has not, and is left to workers."""
+        ...
+
+    async def stop(self, run_id: str, reason: str, key: str | None, /) -> None:
+        """End one that is not wanted any more; one that has ended stays as it is. A key names the request."""
         ...
 
 

@@ -47,10 +47,20 @@ from noetic_py.engine.progress import RunProgress
 from noetic_py.engine.protocol import Interpreter
 from noetic_py.engine.shared_budgets import RunBudgets
 from noetic_py.engine.state import Execution, Run, head, split, wrap_up_step
-from noetic_py.engine.stops import VALUELESS, asked_again, note, note_valueless, value_so_far, wrap_up_of
+from noetic_py.engine.stops import ORPHAN, VALUELESS, asked_again, note, note_valueless, value_so_far, wrap_up_of
 from noetic_py.engine.telemetry import record_failure
 from noetic_py.errors import BudgetExceeded, CheckpointError, NoeticError
-from noetic_py.journal.records import Base, Decision, JournalRecord, Opening, Pending, RunBegun, RunEnded, StepFinished
+from noetic_py.journal.records import (
+    CHILD_USED,
+    Base,
+    Decision,
+    JournalRecord,
+    Opening,
+    Pending,
+    RunBegun,
+    RunEnded,
+    StepFinished,
+)
 from noetic_py.journal.stored import Queued
 from noetic_py.steps.flow import BranchSpec, ParallelSpec
 from noetic_py.steps.handoff import HandoffSourceSpec, HandoffSpec, members
@@ -416,6 +426,9 @@ async def _end(
             followed = run.store.followed and not run.bus.streamed
             claimed, waits = run.store.claimed, status == "suspended"
             queued = _until_due(claimed.claim.queued, pending.values()) if waits and claimed is not None else None
+            if queued is not None and run.children is not None and run.children.refused and run.children.freed:
+                # There is room now for children that could not begin.
+                queued = evolve(queued, at=await run.store.backend.clock())
             if error is not None and claimed is not None and claimed.retry is not None:
                 queued = await _tried_again(run, run.store.backend, claimed.claim.queued, claimed.retry, error)
             # A run that was cut off stays where it was: another worker goes on with it.
@@ -424,8 +437,23 @@ async def _end(
             await run.store.end(run.journal, followed=followed, queued=queued, ended=not stays and not cut)
         finally:
             await run.store.release()
+        if run.children is not None:
+            goes_on = queued is not None or status in ("suspended", "interrupted", "cancelled")
+            await _stop_children(run, {each.key for each in pending.values()} if goes_on else set())
     if run.bus.active:
         run.bus.publish(RunFinished((), run.run_id, status, reason))
+
+
+async def _stop_children(run: Run, wanted: set[str]) -> None:
+    """Stop the runs that workers carry out for the run, and that it does not wait for any more."""
+    if run.resources.children is None:
+        return
+    ended = {each.value["run"] for each in run.journal if isinstance(each, Decision) and each.key == CHILD_USED}
+    begun = [each for each in run.journal if isinstance(each, Pending) and each.kind == "run"]
+    children = run.resources.children()
+    for each in begun:
+        if each.key not in ended and each.key not in wanted:
+            await children.stop(each.key, f"run {run.run_id} does not wait for it any more", ORPHAN)
 
 
 def _until_due(queued: Queued, pending: Iterable[Pending]) -> Queued:

@@ -92,6 +92,10 @@ class RunBudgets:
             self.lease = SharedLease(shared, self.lease, now=now)
             self._leases.insert(0, self.lease)
 
+    def of_run(self, harness: SharedBudget | None) -> SharedBudget | None:
+        """The one that is the run's own, and not its harness's."""
+        return next((shared for shared in self._budgets if shared is not harness), None)
+
     def close(self) -> None:
         """The run has ended."""
         for lease in self._leases:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import anyio
 import anyio.from_thread
-from attrs import evolve, frozen
+from attrs import define, evolve, field, frozen
 
 from noetic_py.channels import Board, Entry, LiveChannel, log_lost
 from noetic_py.channels.declared import AnyChannel
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from noetic_py.core.view import LayerUsage, View
     from noetic_py.engine.journaling.writer import RunWriter
     from noetic_py.engine.layers.handles import Layers
-    from noetic_py.engine.protocol import Beside, Interpreter, LayerStore, UnackedDelivery
+    from noetic_py.engine.protocol import Beside, Children, Interpreter, LayerStore, UnackedDelivery
     from noetic_py.engine.shared_budgets import RunBudgets
     from noetic_py.journal.records import AttemptFailed, Intent, JournalRecord, StepFinished
     from noetic_py.models.model import Model, ModelSettings
@@ -164,9 +164,8 @@ class Resources:
     """The resources that a harness gives to its runs."""
 
     __slots__ = (
-        "_storage", "group", "hooks", "layers", "lease", "max_iterations", "max_parallel_tools", "model", "models",
-        "runtime", "settings", "shared",
-        "start_detached", "steering", "tools", "ttl",
+        "_storage", "children", "group", "hooks", "layers", "lease", "max_iterations", "max_parallel_tools", "model",
+        "models", "runtime", "settings", "shared", "start_detached", "steering", "tools", "ttl",
     )  # fmt: skip
 
     def __init__(
@@ -202,6 +201,8 @@ class Resources:
         # The task group for detached tasks while the harness is entered; and how a step starts another run.
         self.group: anyio.abc.TaskGroup | None = None
         self.start_detached: StartDetached | None = None
+        # The runs that workers carry out for steps, of a harness that keeps its runs.
+        self.children: Callable[[], Children] | None = None
         self.steering: Callable[[SessionKey], Awaitable[Sequence[Any]]] | None = None
 
     @property
@@ -214,17 +215,95 @@ class Resources:
         return self._storage
 
 
+@define(eq=False)
+class OpenChildren:
+    """The runs that workers carry out for steps of a run, while it waits for them.
+
+    Attributes:
+        kept: What was set aside for those that an earlier process has begun, by their steps' paths.
+        ended: Those of them that have ended, where no other one can have; `None` where that is not known.
+        count: How many are waited for.
+        refused: Whether one could not begin, because others have all that there is.
+        freed: Whether one of those has ended in this process.
+    """
+
+    kept: dict[tuple[str, ...], dict[str, Decimal]] = field(factory=dict[tuple[str, ...], dict[str, Decimal]])
+    ended: frozenset[str] | None = None
+    count: int = 0
+    refused: bool = False
+    freed: bool = False
+
+
 class Run:
     """One run: its journal, its bus and what all its executions share."""
 
     __slots__ = (
-        "_board", "_over", "_thread", "alert", "asked", "attrs", "bare", "begun", "bus", "cancelled", "content",
-        "context_turns", "depth", "detached", "dispatches_hooks", "early", "executed", "flow", "forked", "in_flight",
-        "interpreter", "journal", "kinds", "left", "limits", "memory", "metadata", "metrics", "model_settings",
-        "noticed", "on_diverge", "once", "opening", "progress", "recorded_usage", "recovered_work", "replayed",
-        "request_id", "resources", "root", "run_id", "running_since", "runtime", "sent", "services", "session",
-        "shared", "stopped", "stopping", "store", "stored_messages", "thread_id", "timed", "trace", "tracer", "turns",
-        "unacknowledged", "unpriced", "user_id", "verbose", "verdict", "view", "views", "waits",
+        "_board",
+        "_over",
+        "_thread",
+        "alert",
+        "asked",
+        "attrs",
+        "bare",
+        "begun",
+        "bus",
+        "cancelled",
+        "children",
+        "content",
+        "context_turns",
+        "depth",
+        "detached",
+        "dispatches_hooks",
+        "early",
+        "executed",
+        "flow",
+        "forked",
+        "in_flight",
+        "interpreter",
+        "journal",
+        "kinds",
+        "left",
+        "limits",
+        "memory",
+        "metadata",
+        "metrics",
+        "model_settings",
+        "noticed",
+        "on_diverge",
+        "once",
+        "opening",
+        "parent",
+        "progress",
+        "recorded_usage",
+        "recovered_work",
+        "replayed",
+        "request_id",
+        "resources",
+        "root",
+        "run_id",
+        "running_since",
+        "runtime",
+        "sent",
+        "services",
+        "session",
+        "shared",
+        "stopped",
+        "stopping",
+        "store",
+        "stored_messages",
+        "thread_id",
+        "timed",
+        "trace",
+        "tracer",
+        "turns",
+        "unacknowledged",
+        "unpriced",
+        "user_id",
+        "verbose",
+        "verdict",
+        "view",
+        "views",
+        "waits",
     )  # fmt: skip
 
     # What a model was shown last; and as stored, by the model calls of an earlier process, under `None` at the start.
@@ -250,6 +329,10 @@ class Run:
     detached: list[Beside]
     # The paths of the first race that learns its paths while running.
     opening: Sequence[AnyStep]
+    # The run that waits for this one; and what workers carry out for its own steps, if there is something.
+    parent: str | None
+    _board: Board | None
+    children: OpenChildren | None
     # Of a fork: the runs that it was made of, the first one first, and where in its journal each ends.
     forked: tuple[tuple[str, int], ...]
 
@@ -293,11 +376,11 @@ class Run:
         # When the stretch of its code that runs now has begun, and what has been warned of once; see `frame`.
         self.running_since, self.noticed = 0.0, set[str]()
         self.unpriced = self._over = self.waits = self.timed = False
-        self.view, self.views, self._thread, self.content, self.in_flight = None, {}, get_ident(), content, set()
+        self.views, self._thread, self.content, self.in_flight = {}, get_ident(), content, set()
         # The loop that ended last, and why.
         self.verdict: tuple[tuple[str, ...], str | None, LoopStop] | None = None
         self.root: Execution | None = None
-        self._board: Board | None = None
+        self.view = self.parent = self.children = self._board = None
         # Its result when it was cancelled from outside, which reaches no caller; and the steps in flight then.
         self.left: AnyResult | None = None
         self.cancelled: tuple[tuple[str, ...], ...] = ()

@@ -32,6 +32,8 @@ ASKED = "asked"
 VALUELESS = "valueless"
 """The key of the decision that a wrap-up that was asked for has ended without a value."""
 COMPLETED = "completed from outside"
+ORPHAN = "orphan"
+"""The key of a request to stop a run because the one that waits for its end does so no more."""
 
 
 @frozen(eq=False)

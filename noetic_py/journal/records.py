@@ -16,7 +16,7 @@ Without a durable backend records hold references: nothing is encoded, compared 
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 from attrs import define, field, frozen
 
@@ -125,6 +125,7 @@ class Opening:
         memory: Where its layers of scope thread keep what is theirs, when that is not its thread's memory.
         view: How a model was shown the conversation last, unless `base` has it.
         asked: Where in that conversation a message of the user's stands that no run has answered.
+        parent: The run that waits for it, where a step of that one has started it.
     """
 
     fingerprint: Annotated[str, StoredKey("f"), values.TEXT]
@@ -144,6 +145,7 @@ class Opening:
     asked: Annotated[int | None, StoredKey("asked"), values.COUNT] = None
     memory: Annotated[ContextMemory | None, StoredKey("memory"), values.MEMORY] = None
     view: Annotated[Mapping[str, Any], StoredKey("shown"), values.OBJECT] = field(factory=dict[str, Any])
+    parent: Annotated[str | None, StoredKey("parent"), _TEXT_OR_NULL] = None
 
 
 @define(eq=False)
@@ -405,12 +407,12 @@ class Pending:
 
     Attributes:
         path: The step.
-        kind: What it waits for: `"approval"`, `"result"`, `"question"` or `"timer"`.
-        key: The request's own id.
+        kind: What it waits for: `"approval"`, `"result"`, `"question"`, `"timer"` or `"run"`.
+        key: The request's own id; of a run its id.
         digest: Of what is asked: an answer holds for nothing else.
         call_id: The model's id of the call, empty where no model has made it.
         tool: The tool, empty for a question.
-        arguments: The arguments, as JSON text.
+        arguments: The arguments, as JSON text; of a run what is set aside for it of the budgets around.
         prompt: What is asked.
         schema: JSON schema of the answer.
         asked: When: ISO 8601, UTC.
@@ -642,6 +644,8 @@ _OUTPUTS: Mapping[str, tuple[Fits, str]] = {
     "handing": (values.object_of({"to": values.is_optional_text, "value": _anything}), "an object of to and value"),
     "send": (values.pair_of(values.is_text, _anything), "[channel, value]"),
 }
+CHILD_USED: Final = "child"
+"""The key of the decision that says what a run that another worker has carried out has used."""
 # The engine's decisions about a step, by the key up to its number, as they are read.
 _DECISIONS: Mapping[str, tuple[Fits, str]] = {
     "route": (values.is_optional_text, "the id of a step or null"),
@@ -667,6 +671,19 @@ _DECISIONS: Mapping[str, tuple[Fits, str]] = {
         "a list of [path, attempt]",
     ),
     "valueless": (lambda value: value is True, "true"),
+    CHILD_USED: (
+        values.object_of(
+            {
+                "run": values.is_text,
+                "steps": values.is_count,
+                "calls": values.is_count,
+                "usage": values.is_usage,
+                "cost": lambda value: value is None or values.is_cost(value),
+                "tools": values.is_path,
+            }
+        ),
+        "what a run has used",
+    ),
     "asked": (_ASKED, "a stop that was asked for"),
     "launched": (
         values.object_of(

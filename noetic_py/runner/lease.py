@@ -50,7 +50,7 @@ from noetic_py.engine.journaling.run_history import (
     take_over,
 )
 from noetic_py.engine.journaling.summaries import read_summed_up
-from noetic_py.engine.journaling.writer import TTL, RunStorage, RunWriter
+from noetic_py.engine.journaling.writer import ENDED, PARENT, TTL, RunStorage, RunWriter, ended_signals, parent_in
 from noetic_py.engine.kinds import KINDS
 from noetic_py.engine.layers.versions import revise_layers
 from noetic_py.engine.run import RunPlan, open_journal
@@ -94,7 +94,7 @@ from noetic_py.runner.inbox import heard, received, send_answers
 from noetic_py.steps.flow import Settled
 
 if TYPE_CHECKING:
-    from noetic_py.runner.runs import RunInfo
+    pass
 
 # Seconds between two looks at a run that another owner has.
 _FIRST_PAUSE = 0.05
@@ -122,11 +122,10 @@ def codec_for(step: AnyStep, *more: Any) -> Codec:
     return codec
 
 
-async def begin_stored_run(run: Run, plan: RunPlan, storage: RunStorage) -> RunPlan:
-    """Become the owner of a new run.
+def prepare_new_run(run: Run, plan: RunPlan, storage: RunStorage) -> tuple[RunPlan, RunWriter]:
+    """Encode how a new run begins, which is not stored yet.
 
     Raises:
-        RunBusy: Another process has the run, or it is there already.
         CodecError: Its input, its state or its conversation cannot be stored.
     """
     state = plan.scope.state
@@ -147,6 +146,7 @@ async def begin_stored_run(run: Run, plan: RunPlan, storage: RunStorage) -> RunP
         trace=run.trace,
         asked=run.asked,
         memory=None if run.memory.owner is None else run.memory,
+        parent=run.parent,
     )
     view: ViewState = {} if plan.scope.view is None else decisive(recorded_of(plan.scope.view).state)
     run.views = {None: view}
@@ -161,6 +161,17 @@ async def begin_stored_run(run: Run, plan: RunPlan, storage: RunStorage) -> RunP
     store.set_summary()
     run.keep_in(store)
     open_journal(run, plan)
+    return plan, store
+
+
+async def begin_stored_run(run: Run, plan: RunPlan, storage: RunStorage) -> RunPlan:
+    """Become the owner of a new run.
+
+    Raises:
+        RunBusy: Another process has the run, or it is there already.
+        CodecError: Its input, its state or its conversation cannot be stored.
+    """
+    plan, store = prepare_new_run(run, plan, storage)
     try:
         await store.begin(run.journal)
         return plan
@@ -171,6 +182,7 @@ async def begin_stored_run(run: Run, plan: RunPlan, storage: RunStorage) -> RunP
         if not isinstance(error, PositionConflict) or await storage.backend.head(run.run_id) is None:
             raise
     if storage.again:
+        state, codec = plan.scope.state, store.codec
         kind = None if type(state) is StateBag else state.__class__
         whole = bool(run.resources.layers.by_id)
         run_history = await load_run_history(storage.backend, run.run_id, codec, kind, summaries=not whole)
@@ -184,6 +196,7 @@ def _writer(
     """Where a run is written to that goes on from a position of its journal."""
     store = RunWriter(storage, run.run_id, codec, position=position)
     store.status = "running" if storage.queued is None else "queued"
+    store.parent = run.parent
     queued = storage.claimed.claim.queued if storage.claimed is not None else storage.queued
     store.summary_fields = _run_summary(run, flow, source, None if queued is None else queued.queue)
     return store
@@ -238,6 +251,7 @@ def _run_summary(run: Run, flow: str, source: str | None, queue: str | None) -> 
         "session": None if run.session is None else run.session.parts,
         "forked": run.forked or None,
         "queue": queue,
+        PARENT: run.parent,
     }
     return {key: value for key, value in fields.items() if value is not None}
 
@@ -324,7 +338,11 @@ def _state_type(
 
 def _declared_state(state: object, step: AnyStep) -> type[object] | None:
     """The class of a stored state, if an annotation of the flow names it."""
-    name = stored_type(state.tree if isinstance(state, Stored) else state)
+    return find_state_type(stored_type(state.tree if isinstance(state, Stored) else state), step)
+
+
+def find_state_type(name: str, step: AnyStep) -> type[object] | None:
+    """The class of this name, if an annotation of the flow names it."""
     return next((kind for kind in known_types(step) if kind.__name__ == name), None)
 
 
@@ -386,28 +404,28 @@ async def when_free(take: Callable[[], Awaitable[T]], wait: float, runtime: Runt
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 
-async def failure_of(backend: CheckpointBackend, info: RunInfo) -> NoeticError:
+async def failure_of(backend: CheckpointBackend, run_id: str, status: RunStatus) -> NoeticError:
     """Why a run has no result: what broke it, or how it stands.
 
     Raises:
         CodecError: Its journal cannot be read.
     """
-    journal = await read_journal(backend, info.run_id, PlainCodec())
+    journal = await read_journal(backend, run_id, PlainCodec())
     last = journal[-1] if journal else None
     ended = last if isinstance(last, RunEnded) else None
     reason = "it has no end yet" if ended is None or ended.reason is None else ended.reason
     if ended is not None and ended.control is not None and ended.control.error is not None:
         return ended.control.error
-    match info.status:
+    match status:
         case "suspended":
-            hint = f"harness.runs.get({info.run_id!r}).pending, then harness.runs.answer(...)"
-            return Suspended(f"run {info.run_id!r} waits for an answer: {reason}", hint=hint)
+            hint = f"harness.runs.get({run_id!r}).pending, then harness.runs.answer(...)"
+            return Suspended(f"run {run_id!r} waits for an answer: {reason}", hint=hint)
         case "failed" | "budget_exceeded":
             errors = [each.error for each in journal if isinstance(each, AttemptFailed) and each.final]
             found = [error for error in errors if error.message == reason]
             return found[-1] if found else NoeticError(reason, hint="harness.resume(...) tries it once more")
         case _:
-            return Interrupted(f"run {info.run_id!r} is {info.status}: {reason}", hint="harness.resume(...) goes on")
+            return Interrupted(f"run {run_id!r} is {status}: {reason}", hint="harness.resume(...) goes on")
 
 
 async def go_on(
@@ -453,7 +471,7 @@ async def go_on(
     store = _writer(run, storage, codec, step.id, opening.source, position=run_history.position)
     store.read = signals[-1].number if signals else 0
     if storage.reads:
-        _continue(run, run_history, store, view)
+        _continue(run, run_history, store, view, signals)
         return plan
     # Last, so that whatever is wrong with the call leaves the run free.
     lease, head, asked = await _owned(storage, run.run_id)
@@ -461,7 +479,7 @@ async def go_on(
         if head is None or head.position != run_history.position:
             raise RunBusy(f"run {run.run_id!r} was written by another owner just now", hint="try again")
         store.own(lease, asked)
-        _continue(run, run_history, store, view)
+        _continue(run, run_history, store, view, signals)
         await _store_first(run, run_history, store)
     except BaseException:
         await release_lease(storage.backend, lease)
@@ -512,7 +530,7 @@ async def _store_first(run: Run, run_history: RunHistory, store: RunWriter) -> N
         await store.commit(run.journal, force=True)
 
 
-def _continue(run: Run, run_history: RunHistory, store: RunWriter, view: ViewState) -> None:
+def _continue(run: Run, run_history: RunHistory, store: RunWriter, view: ViewState, signals: Sequence[Signal]) -> None:
     """Let a run continue where its journal ends."""
     ended = run_history.ended
     if ended is not None and ended.control is not None and ended.control.shutdown is not None:
@@ -520,6 +538,9 @@ def _continue(run: Run, run_history: RunHistory, store: RunWriter, view: ViewSta
         store.set_summary()
     run.keep_in(store)
     take_over(run, run_history)
+    if run.children is not None and ended is not None and ended.status == "suspended" and store.claimed is not None:
+        # Where an owner was cut off, what it had read may have had no effect, and each child is looked at.
+        run.children.ended = frozenset(each.key.removeprefix(ENDED) for each in signals)
     run.views = last_views(run_history.records, view)
 
 
@@ -583,6 +604,8 @@ async def write_without_owner(
     ended = queue is not None and status in OVER
     # A worker goes on with a run that came out of a queue.
     signals = [Signal(run_id, "written", b"")] if queue is not None and not ended else []
+    if ended:
+        signals += ended_signals(run_id, parent_in(entry.summary))
     # What its last owner holds of shared budgets ends with the run; nothing has come after that one.
     head = await backend.head(run_id) if status in OVER else None
     held = () if head is None else await held_by(backend, run_id, entry.summary)

@@ -563,6 +563,7 @@ class Planner:
         run.depth = max(run.depth, 0 if opening is None else opening.depth)
         if opening is not None:
             run.asked, run.memory = opening.asked, opening.memory or run.memory
+            run.parent = opening.parent
         if opening is not None and opening.base is not None:
             run.session = SessionKey(opening.base.user, opening.base.session, app=opening.base.app)
         return run

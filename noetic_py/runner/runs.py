@@ -15,7 +15,16 @@ from noetic_py.checkpoints.checks import check_prune
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.context.artifacts import ArtifactOwner, artifacts_of
 from noetic_py.context.step import awaited, is_seconds
-from noetic_py.core.control import Answer, Checkpoint, PendingRequest, RunStatus, SessionKey, is_stream, stream_of
+from noetic_py.core.control import (
+    END_BY_THEMSELVES,
+    Answer,
+    Checkpoint,
+    PendingRequest,
+    RunStatus,
+    SessionKey,
+    is_stream,
+    stream_of,
+)
 from noetic_py.core.runtime import Runtime
 from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.run_summary import PlainCodec, PlannedStep, ResumePlan, forked_from, load_records
@@ -89,6 +98,7 @@ class RunInfo:
         pending: What a suspended run waits for; empty otherwise.
         shutdown: Whether the shutdown of a harness has interrupted it, and it was not resumed since.
         queue: The queue that workers take it from, until it has ended; `None` for a run that was not submitted.
+        parent: The run that waits for its end, of one that `spawn(queue=)` has begun.
         problem: In a list: why what is kept of it cannot be read or is not verified. The rest is what is known then.
     """
 
@@ -108,6 +118,7 @@ class RunInfo:
     shutdown: bool = False
     problem: str | None = None
     queue: str | None = None
+    parent: str | None = None
 
 
 @awaited("harness.runs")
@@ -491,18 +502,29 @@ class Runs:
         Artifacts in a store of your own stay.
 
         Raises:
-            RunBusy: A process holds it.
+            RunBusy: A process holds it, or another run waits for its end.
         """
         try:
             await require_run(self._access, self._backend, run_id, "delete")
         except errors.RunNotFound:
             return
+        await self._check_not_awaited(run_id)
         if not is_stream(run_id):
             from noetic_py.runner.lease import give_back
 
             await give_back(self._backend, run_id)
             await self._backend.delete(run_id)
             await self._clear_values(run_id)
+
+    async def _check_not_awaited(self, run_id: str) -> None:
+        try:
+            entry = await self._backend.entry(run_id)
+            parent = None if entry is None else _summary(entry).get("parent")
+            above = None if parent is None else await self._backend.entry(parent)
+        except (errors.CorruptRecord, errors.RecordRefused):
+            return
+        if above is not None and _status_of(above) in ("queued", "running", "suspended"):
+            raise errors.RunBusy(f"run {parent!r} waits for run {run_id!r}", hint="delete that one first, or abort it")
 
     async def prune(
         self,
@@ -615,7 +637,7 @@ def _goes_on(info: RunInfo) -> bool:
     if info.queue is None:
         return info.status == "running"
     # A worker that was cut off has left the run in its queue, or tries it again; one that was answered may be claimed.
-    asks = any(each.kind != "timer" for each in info.pending)
+    asks = any(each.kind not in END_BY_THEMSELVES for each in info.pending)
     return info.status in _LEFT_BY_WORKERS or (info.status == "suspended" and not asks)
 
 
@@ -776,4 +798,5 @@ def _info_of(entry: RunEntry) -> RunInfo:
         entry.updated,
         shutdown=bool(summary.get("shutdown")) and entry.status == "interrupted",
         queue=summary.get("queue"),
+        parent=summary.get("parent"),
     )

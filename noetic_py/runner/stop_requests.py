@@ -22,6 +22,7 @@ from noetic_py.engine.stops import ASKED, Asked, asked_in, asked_of, control_of,
 from noetic_py.journal.records import JournalRecord, RunEnded, check_decision
 from noetic_py.journal.stored import StoredValue
 from noetic_py.redaction import without_secrets
+from noetic_py.runner.children import look_at_parent
 from noetic_py.runner.lease import write_without_owner
 
 if TYPE_CHECKING:
@@ -36,12 +37,19 @@ _MAX_BYTES = 32 * 1024 * 1024
 _PAUSE = 0.1
 
 
-async def hear(run: Run) -> None:
-    """Store a stop that this process requested, and answer the stop request of another process."""
+async def hear(run: Run, thorough: bool) -> None:
+    """Store a stop that this process requested, and answer the stop request of another process.
+
+    Args:
+        run: The run.
+        thorough: Whether to look too if the run that waits for this one still does.
+    """
     store = run.store
     if store is None:
         return
     try:
+        if thorough:
+            await look_at_parent(run)
         if store.hurried.is_set():
             # A stop is stored at once: its process may die before the body has ended.
             store.hurried = anyio.Event()

@@ -21,7 +21,7 @@ from noetic_py.core.diagnostics import Where, log, unknown_keyword
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.core.shared_budget import SharedBudget
 from noetic_py.engine.fingerprint import fingerprint, referenced
-from noetic_py.engine.journaling.writer import ClaimedRun
+from noetic_py.engine.journaling.writer import ClaimedRun, ended_signals, parent_in
 from noetic_py.engine.shared_budgets import held_by
 from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.records import RunEnded, dump_record
@@ -139,7 +139,7 @@ async def when_of(at: object, backend: CheckpointBackend) -> float:
 
 
 def labelled(flows: Mapping[str, AnyStep]) -> Mapping[str, AnyStep]:
-    """The flows of a harness, by what queues call them.
+    """The flows of a harness, and the steps that they spawn into queues, by what queues call them.
 
     Raises:
         ConfigError: There are none; code `"flows"`.
@@ -150,7 +150,9 @@ def labelled(flows: Mapping[str, AnyStep]) -> Mapping[str, AnyStep]:
             code="flows",
             hint='Harness(flows={"triage": triage}), as where they are submitted',
         )
-    return {label_of(name, step): step for name, step in flows.items()}
+    from noetic_py.runner.children import named_steps
+
+    return {label_of(name, step): step for name, step in named_steps(flows)}
 
 
 def check_submit(options: Mapping[str, object]) -> None:
@@ -359,7 +361,8 @@ class QueueWorker:
             summary = out_of_queue(entry.summary)
             given = Transaction(run_id, entry.position, claim.lease.fence, [record], summary, "failed", ended=True)
             held = await held_by(self._backend, run_id, entry.summary)
-            await self._backend.commit([evolve(given, release=True, budgets=held)])
+            told = ended_signals(run_id, parent_in(entry.summary))
+            await self._backend.commit([evolve(given, release=True, budgets=held, signals=told)])
         except errors.CheckpointError as error:
             log("runs", WARNING, "run %s was not marked as failed: %s", run_id, error.message, where=Where(run_id))
             await self._release(claim)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, get_args
 import anyio
 from attrs import field, frozen
 
+from noetic_py.access import Authorizer, Resource
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.core.codec import MAX_NESTING, MAX_VALUE_BYTES, Codec
 from noetic_py.core.codec.structure import dump, inside, parse
@@ -281,10 +282,27 @@ def _data_of(key: SessionKey, conversation: StoredConversation) -> dict[str, Any
     }
 
 
-async def kept_by(
-    store: CheckpointBackend, layers: Iterable[AnyLayer], *, user_id: str | None, thread_id: str | None
+async def dump_of(
+    access: Authorizer,
+    store: CheckpointBackend,
+    layers: Iterable[AnyLayer],
+    *,
+    user_id: str | None,
+    thread_id: str | None,
 ) -> Mapping[str, LayerData]:
-    """What layers keep for a user and for a thread, by the layer's id; one that keeps nothing is left out."""
+    """What layers keep for a user and for a thread, by the layer's id; one that keeps nothing is left out.
+
+    Raises:
+        ConfigError: Neither is named; code `"memory-owner"`.
+        AccessDenied: The access policy does not allow `"export"`.
+    """
+    if user_id is None and thread_id is None:
+        raise ConfigError("no owner is named", code="memory-owner", hint='await harness.dump_memory(user_id="ada")')
+    if user_id is not None:
+        await access.require("export", on=Resource(owner=user_id))
+    if thread_id is not None:
+        # Of whom a thread is nothing says, so the owner of the user's part does not count here.
+        await access.require("export", on=Resource(thread_id=thread_id))
     owners = {Scope.USER: user_id, Scope.THREAD: thread_id}
     asked = [(layer, owner) for layer in layers if (owner := owners.get(layer.scope)) is not None]
     found = {layer.id: await _kept(store, layer, owner) for layer, owner in asked}

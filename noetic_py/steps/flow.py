@@ -16,6 +16,7 @@ from noetic_py.context.step import ADDED, AnyStep, HandOn, Spec, Step, check_id,
 from noetic_py.core.diagnostics import known_keywords
 from noetic_py.core.types import A, B, C, D, E, K, M, O_co, R, S, ShareState, T
 from noetic_py.errors import ConfigError, NoeticError
+from noetic_py.steps.spawn import spawn
 
 __all__ = ["Settled", "branch", "check_shared", "each", "parallel", "race", "sequence", "settle"]
 
@@ -448,6 +449,7 @@ def each(
     id: str | None = None,
     concurrency: int | None = None,
     state: ShareState = "copy",
+    queue: str | None = None,
 ) -> Step[Iterable[T], list[R], M, S]:
     """Run one step on every element of the input, at once, as `parallel` does; the outputs come in the input's order.
 
@@ -456,12 +458,15 @@ def each(
         id: The step's id, `"each"` when left out.
         concurrency: How many elements may be worked on at once.
         state: As in `parallel`.
+        queue: Has workers carry the step out, as `each(spawn(step, queue=queue))` does; see [`spawn`][noetic_py.spawn].
 
     Raises:
         ConfigError: Something that is not a step, a concurrency below 1, or an unknown `state`.
         ParallelFailed: While running: an element failed.
     """
     inner: AnyStep = require_step(step, "each")
+    if queue is not None:
+        inner = spawn(inner, queue=queue)
     spec = ParallelSpec(
         mode="all", concurrency=_check_concurrency(concurrency), each=inner, state=check_shared(state, "each")
     )

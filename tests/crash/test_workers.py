@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import anyio
+import pytest
 
 from noetic_py.checkpoints import SqliteBackend
 from tests.crash.children import Children
@@ -17,10 +18,12 @@ RUNS = examples(sample=40, full=1000)
 KILLS = examples(sample=6, full=100)
 
 
-def test_workers_that_are_killed(children: Children, figure: Figure) -> None:
+@pytest.mark.parametrize("spread", [False, True], ids=["whole", "spread"])
+def test_workers_that_are_killed(children: Children, figure: Figure, spread: bool) -> None:
+    """Workers that carry out whole runs, and such that carry out parts of a run as runs of their own."""
     with quick_folder() as folder:
         path = folder / "runs.db"
-        workers = Workers(children, str(path), folder / "lines", random.Random(SEED))
+        workers = Workers(children, str(path), folder / "lines", random.Random(SEED), spread=spread)
 
         async def main() -> None:
             async with SqliteBackend(path) as backend:

@@ -123,10 +123,12 @@ class Processes:
         assert seen["anywhere"] or STOPPED < 10, seen
 
     @pytest.mark.anyio
-    async def test_workers_that_are_killed(self, children: Children, record_property: Figure) -> None:
+    @pytest.mark.parametrize("spread", [False, True], ids=["whole", "spread"])
+    async def test_workers_that_are_killed(self, children: Children, record_property: Figure, spread: bool) -> None:
         with self.server.space() as space, quick_folder() as folder:
             store = self.server.url(space)
             workers = Workers(children, store, folder / "lines", random.Random(SEED), LEASE, f"{self.jobs}:work")
+            workers.spread = spread
             async with self.made(store) as backend:
                 came = await carried_out(backend, workers, WORKED, WORKERS_KILLED, self.server.restart)
         record_property("runs", WORKED)

@@ -6,8 +6,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
@@ -16,7 +17,7 @@ from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.core.budget import NO_USAGE, TokenUsage, Usage
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.structure import dump
-from noetic_py.core.control import Answer, Control, PendingRequest, is_stream
+from noetic_py.core.control import END_BY_THEMSELVES, Answer, Control, PendingRequest, is_stream
 from noetic_py.core.runtime import Runtime
 from noetic_py.engine.journaling.deliveries import note_former_delivery
 from noetic_py.engine.journaling.fold import FOLDED, Begun, forget_failure, tree
@@ -24,12 +25,15 @@ from noetic_py.engine.journaling.ledger import note_outcome
 from noetic_py.engine.journaling.replay import migrated, revise
 from noetic_py.engine.kind import Kinds, Node
 from noetic_py.engine.progress import progress_of
-from noetic_py.engine.state import RecordedUsage, Run
+from noetic_py.engine.state import OpenChildren, RecordedUsage, Run
 from noetic_py.errors import AnswerConflict, AnswerInvalid, CodecError, RequestExpired, RequestNotFound, RunNotFound
+from noetic_py.journal import values
 from noetic_py.journal.records import (
+    CHILD_USED,
     Answered,
     AttemptFailed,
     CallStarted,
+    Decision,
     Folded,
     Intent,
     JournalRecord,
@@ -129,12 +133,15 @@ def _open(node: Node) -> Iterator[tuple[Pending, int]]:
 def summary_of(requests: Sequence[Pending]) -> str:
     """The open requests of a run as one line."""
     each = [
-        f"{record.kind} of {record.tool or ('sleep' if record.kind == 'timer' else 'ask')} at {'/'.join(record.path)}"
+        f"{record.kind} of {record.tool or _ASKED_BY.get(record.kind, 'ask')} at {'/'.join(record.path)}"
         for record in requests
     ]
     if not each:
         return "everything that it has waited for was answered"
     return f"waits for {'; '.join(each[:3])}" + (f" and {len(each) - 3} more" if len(each) > 3 else "")
+
+
+_ASKED_BY = {"timer": "sleep", "run": "spawn"}
 
 
 def request_of(record: Pending, run_id: str) -> PendingRequest:
@@ -220,9 +227,9 @@ def _not_found(answer: Answer, why: str) -> RequestNotFound:
 
 
 def _check_answer(answer: Answer, record: Pending) -> None:
-    if record.kind == "timer":
+    if record.kind in END_BY_THEMSELVES:
         raise AnswerInvalid(
-            f"request {answer.key} is a timer, and takes no answer", path=record.path, hint="its time ends by itself"
+            f"request {answer.key} is a {record.kind}, and takes no answer", path=record.path, hint="it ends by itself"
         )
     wanted = ("approved" if record.is_approval else "answered", "rejected")
     if answer.decision not in wanted:
@@ -376,6 +383,13 @@ def take_over(run: Run, run_history: RunHistory) -> None:
     run.turns = sum(usage.used.model_calls for usage in run.recorded_usage)
     run.context_turns = 0 if run_history.started.opening is None else run_history.started.opening.turns
     run.unpriced = is_unpriced(run_history.records)
+    if any(isinstance(record, Pending) and record.kind == "run" for record in run_history.records):
+        waits = open_requests(run_history.records, run.kinds).values()
+        kept = {each.path: json.loads(each.arguments) for each in waits if each.kind == "run"}
+        run.children = OpenChildren(
+            {path: {name: Decimal(limit) for name, limit in limits.items()} for path, limits in kept.items()},
+            count=len(kept),
+        )
     run.stopped = _stops(run_history.records)
     run.progress.update(progress_of(run_history.records))
     run.limits.iterations += iterations_in(run_history.records, run.kinds)
@@ -394,9 +408,15 @@ def is_unpriced(records: Iterable[JournalRecord]) -> bool:
     for record in records:
         if isinstance(record, Folded) and record.stands and record.unpriced:
             return True
+        if isinstance(record, Decision) and record.key == CHILD_USED and _is_without_price(record.value):
+            return True
         if isinstance(record, (StepFinished, AttemptFailed, StepStopped)) and _has_no_price(record):
             return True
     return False
+
+
+def _is_without_price(used: Any) -> bool:
+    return used["calls"] > 0 and used["cost"] is None
 
 
 def _has_no_price(record: StepFinished | AttemptFailed | StepStopped) -> bool:
@@ -429,8 +449,9 @@ def recorded_usage(records: Sequence[JournalRecord], kinds: Kinds, steps: Begun)
         counted = steps.read(record)
         if isinstance(record, CallStarted):
             begun.setdefault(record.path, []).append(record)
-        elif isinstance(record, Folded):
-            found += _of_rounds(record)
+        elif isinstance(record, (Folded, Decision)):
+            found += _of_others(record)
+            found += [RecordedUsage(path, _NOTHING, 1, None, _execution(path, spawns)) for path in counted]
         elif isinstance(record, (StepFinished, AttemptFailed, StepStopped)):
             if record.calls and record.path in begun:
                 # Its own are the last ones; those before were in flight when an earlier owner died.
@@ -454,11 +475,18 @@ def recorded_usage(records: Sequence[JournalRecord], kinds: Kinds, steps: Begun)
     return found
 
 
-def _of_rounds(record: Folded) -> list[RecordedUsage]:
-    """What the rounds that a summary stands for have used."""
-    used = Usage(record.usage or NO_USAGE, record.cost, record.calls)
-    usage = RecordedUsage((*record.path, FOLDED), used, record.steps, None)
-    return [usage] if record.stands and (usage.steps or used != _NOTHING) else []
+def _of_others(record: Folded | Decision) -> list[RecordedUsage]:
+    """What the rounds that a summary stands for have used, or a run that a worker has carried out."""
+    if isinstance(record, Folded):
+        used = Usage(record.usage or NO_USAGE, record.cost, record.calls)
+        usage = RecordedUsage((*record.path, FOLDED), used, record.steps, None)
+        return [usage] if record.stands and (usage.steps or used != _NOTHING) else []
+    if record.key != CHILD_USED:
+        return []
+    value, cost, path = record.value, record.value["cost"], (*record.path, CHILD_USED)
+    used = Usage(values.read_usage(value["usage"]) or NO_USAGE, None if cost is None else Decimal(cost), value["calls"])
+    tools = [RecordedUsage(path, _NOTHING, 0, tool, record.path) for tool in value["tools"]]
+    return [RecordedUsage(path, used, value["steps"], None, record.path), *tools]
 
 
 def _tried_again(usage: RecordedUsage, path: Path) -> RecordedUsage:

@@ -22,7 +22,7 @@ from noetic_py.engine.frame import failure_of
 from noetic_py.journal import values
 from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.records import JournalRecord, dump_record
-from noetic_py.journal.stored import BudgetChange, Claim, Lease, Queued, Record, Transaction
+from noetic_py.journal.stored import BudgetChange, Claim, Lease, Queued, Record, Signal, Transaction
 
 if TYPE_CHECKING:
     from noetic_py.context.step import Retry
@@ -38,6 +38,10 @@ _MOST_TOGETHER = 60 * 1024 * 1024
 """How many bytes of several commits are written as one transaction, of which backends take 64 MiB."""
 HOLDS = "budgets"
 """The field of a run's summary that names the rows of shared budgets which may hold something for it."""
+ENDED = "ended:"
+"""What the key of a signal begins with that says which run has ended."""
+PARENT = "parent"
+"""The field of a run's summary that names the run which waits for its end."""
 SUMMARIES = "folded"
 """The field of a run's summary that names the records which sum up rounds, by their positions."""
 
@@ -116,6 +120,17 @@ class RunStorage:
     reads: bool = False
 
 
+def parent_in(summary: bytes) -> str | None:
+    """The run that waits for the end of another one, by that one's summary."""
+    parent = summary_fields(summary).get(PARENT)
+    return parent if isinstance(parent, str) else None
+
+
+def ended_signals(run_id: str, parent: str | None) -> Sequence[Signal]:
+    """What wakes the run that waits for the end of another one."""
+    return () if parent is None else (Signal(parent, f"{ENDED}{run_id}", b""),)
+
+
 def fit_together(*transactions: Transaction) -> bool:
     """Whether transactions of several runs are written as one."""
     return sum(len(record.payload) for each in transactions for record in each.records) <= _MOST_TOGETHER
@@ -140,6 +155,7 @@ class RunWriter:
         claimed: The claim of the worker that has the run, if it came out of a queue.
         read: Up to which number its owner has read the signals in its inbox.
         budgets: What it has to settle with shared budgets, where it has some.
+        parent: The run that waits for its end.
     """
 
     def __init__(self, storage: RunStorage, run_id: str, codec: Codec, *, position: int = 0) -> None:
@@ -160,6 +176,7 @@ class RunWriter:
         self._may_be_queued = position > 0
         self.run_id = run_id
         self.budgets: Settlements | None = None
+        self.parent: str | None = None
         self._lease: Lease | None = None
         # What the commit of the last record does besides: it gives the run up.
         self._ending: Callable[[Transaction], Transaction] | None = None
@@ -170,6 +187,8 @@ class RunWriter:
         self._staged = position
         self._written = position
         self._queue: list[Record] = []
+        # What is committed with the last of the records that wait.
+        self._beside: list[PlannedWrite] = []
         # How many records each commit has added to these, and of how many bytes.
         self._commits: deque[tuple[int, int]] = deque()
         # The record too: while it is here, no other one can have its id.
@@ -191,11 +210,8 @@ class RunWriter:
             PositionConflict: There is such a run already.
             CheckpointError: The backend has not taken it.
         """
-        self.stage(journal)
-        first = self._taken() if self.mode == "step" else Transaction(self.run_id, 0, 0, ())
-        queued = self._queued is not None
-        # A queued run is given up at once; without an owner a run that is there already would be found by its fence.
-        given = [evolve(first, acquire=self._ttl, release=queued, queued=self._queued)]
+        first = self.first(journal)
+        given = [first]
         if self._turn is not None:
             # In a backend that writes them in order, a turn without a run is closed by the next one.
             given.insert(0, self._turn.transaction)
@@ -203,9 +219,20 @@ class RunWriter:
         leases = await self._measured(partial(self.backend.commit, given))
         if self._turn is not None:
             self._turn.written(leases[0])
-        if not queued:
+        if not first.release:
             self.own(leases[-1], asked)
         self._written += len(first.records)
+
+    def first(self, journal: list[JournalRecord]) -> Transaction:
+        """How a new run begins."""
+        self.stage(journal)
+        first = self._taken() if self.mode == "step" else Transaction(self.run_id, 0, 0, ())
+        # A queued run is given up at once; without an owner a run that is there already would be found by its fence.
+        return evolve(first, acquire=self._ttl, release=self._queued is not None, queued=self._queued)
+
+    def add_run(self, planned: PlannedWrite) -> None:
+        """Have another run begin in the commit of what is appended next."""
+        self._beside.append(planned)
 
     def own(self, lease: Lease, asked: float) -> None:
         """Write as the owner of a lease, which was asked for at this moment of the machine's monotonic clock."""
@@ -333,7 +360,8 @@ class RunWriter:
         if ended:
             self.summary_fields = {name: value for name, value in self.summary_fields.items() if name != "queue"}
             self.set_summary()
-        self._ending = partial(evolve, release=True, queued=queued, read=self.read, ended=ended)
+        told = ended_signals(self.run_id, self.parent) if ended else ()
+        self._ending = partial(evolve, release=True, queued=queued, read=self.read, ended=ended, signals=told)
         while self._written < self._staged or (
             self._lease is not None and (self.read or self.claimed is not None or self._owes)
         ):
@@ -515,11 +543,15 @@ class RunWriter:
         if self._reads:
             self._written = taken.expected_position + len(taken.records)
             return
-        ending = None if self._queue else self._ending
-        if ending is not None or self._owes:
+        ending, beside = (None, ()) if self._queue else (self._ending, tuple(self._beside))
+        if ending is not None or beside or self._owes:
             if self.budgets is not None:
                 taken = evolve(taken, budgets=self.budgets.changes())
-            await self._measured(partial(self.backend.commit, [taken if ending is None else ending(taken)]))
+            given = [taken if ending is None else ending(taken), *(each.transaction for each in beside)]
+            leases = await self._measured(partial(self.backend.commit, given))
+            for planned, lease in zip(beside, leases[1:], strict=True):
+                planned.written(lease)
+            del self._beside[: len(beside)]
             if self.budgets is not None:
                 self.budgets.settled()
             if ending is not None:
@@ -553,24 +585,26 @@ class RunWriter:
             head = await self.backend.head(self.run_id)
             if head is None or (head.position, head.fence) != (done, self.fence):
                 await self._append(taken)
-            elif self._ending is not None and taken.records and not self._queue:
-                # The commit that has stored them has given the run up.
-                self._lease = None
+            elif taken.records and not self._queue:
+                # The commit that has stored them has begun what was beside them, and has given the run up.
+                self._beside.clear()
+                if self._ending is not None:
+                    self._lease = None
             if self.budgets is not None and taken.records and not self._reads:
                 self.budgets.settled()
             self._written = done
 
-    async def beat(self, hear: Callable[[], Awaitable[None]]) -> None:
+    async def beat(self, hear: Callable[[bool], Awaitable[None]]) -> None:
         """Keep the lease until cancelled; a lost one poisons the run before its next body, and its next commit.
 
         Args:
-            hear: Looks for what other processes ask of the run.
+            hear: Looks for what other processes ask of the run; more thoroughly once between two renewals.
         """
         while self._poison is None:
-            for _ in range(_LOOKS):
+            for look in range(_LOOKS):
                 with anyio.move_on_after(self._ttl / 3 / _LOOKS):
                     await self.hurried.wait()
-                await hear()
+                await hear(look == 0)
             await self._renew()
 
     async def hold(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.kind import Kind, Kinds
-from noetic_py.engine.kinds import channels, flow, handoff, loop, model, spawn, suspension, tool
+from noetic_py.engine.kinds import channels, flow, handoff, loop, model, queued, spawn, suspension, tool
 
 __all__ = ["KINDS"]
 
@@ -33,7 +33,7 @@ _PLAIN = (
     Kind("hook", _run_work, declared=False, digested=False),
 )
 
-_FILES = (channels, flow, handoff, loop, model, spawn, suspension, tool)
+_FILES = (channels, flow, handoff, loop, model, queued, spawn, suspension, tool)
 
 KINDS: Final = Kinds({kind.name: kind for kinds in (_PLAIN, *(file.KINDS for file in _FILES)) for kind in kinds})
 """All kinds of steps, by name."""

@@ -174,15 +174,23 @@ async def _run_all(
         places = anyio.Semaphore(concurrency, fast_acquire=True)
         for index, path in enumerate(paths):
             await places.acquire()
+            if frame.x.run.children is not None and len(outcomes.waiting) >= concurrency:
+                # Workers are at work on as many as may be at once.
+                return
             # Each has a task of its own, so that none finds what another has put into a context variable.
-            group.start_soon(_run_in_place, frame, path, index, outcomes, places)
+            group.start_soon(_run_in_place, frame, path, index, outcomes, places, concurrency)
 
 
-async def _run_in_place(frame: Frame, path: Path, index: int, outcomes: Outcomes, places: anyio.Semaphore) -> None:
+async def _run_in_place(
+    frame: Frame, path: Path, index: int, outcomes: Outcomes, places: anyio.Semaphore, concurrency: int
+) -> None:
     try:
         await _run_path(frame, path, index, outcomes)
     finally:
-        places.release()
+        # A path that waits for a worker keeps its place; the last one wakes who waits for a place.
+        waits = frame.x.run.children is not None and index in outcomes.waiting
+        if not waits or len(outcomes.waiting) >= concurrency:
+            places.release()
 
 
 def _over(outcomes: Outcomes) -> bool:

@@ -24,6 +24,7 @@ from noetic_py.engine.execute import call_from_body
 from noetic_py.engine.frame import Frame, Waiting, acting
 from noetic_py.engine.journaling import ledger
 from noetic_py.engine.journaling.run_history import request_of, store_time
+from noetic_py.engine.journaling.writer import PlannedWrite
 from noetic_py.engine.kind import Kind, Node
 from noetic_py.engine.kinds.output import misfit
 from noetic_py.engine.state import Run
@@ -45,6 +46,8 @@ class Request:
         schema: JSON schema of the answer.
         expires: Seconds until it can be answered no more.
         rules: What the permission layers say of the tool.
+        key: Its own id; made when empty.
+        begins: The run that begins in the commit that stores it.
     """
 
     kind: Any
@@ -56,6 +59,8 @@ class Request:
     schema: Mapping[str, object] | None = None
     expires: float | None = None
     rules: object = None
+    key: str = ""
+    begins: PlannedWrite | None = None
 
     @property
     def digest(self) -> str:
@@ -90,6 +95,11 @@ async def answer_to(frame: Frame, request: Request, *, problem: str | None = Non
     check(frame, request.kind)
     await _ask(frame, request, digest, problem)
     raise Waiting
+
+
+async def request(frame: Frame, made: Request) -> Pending:
+    """Store a request that ends by itself, before anything waits for it."""
+    return await _ask(frame, made, "", None)
 
 
 async def _now(run: Run) -> datetime:
@@ -128,14 +138,14 @@ def _why_not(frame: Frame) -> str | None:
     return frame.kind.no_waiting
 
 
-async def _ask(frame: Frame, request: Request, digest: str, problem: str | None) -> None:
+async def _ask(frame: Frame, request: Request, digest: str, problem: str | None) -> Pending:
     """Commit the request with all that stands before it, and say so afterwards."""
     run = frame.x.run
     now = await _now(run)
     record = Pending(
         frame.at,
         request.kind,
-        run.runtime.new_id(),
+        request.key or run.runtime.new_id(),
         digest,
         request.call_id,
         request.tool,
@@ -151,9 +161,12 @@ async def _ask(frame: Frame, request: Request, digest: str, problem: str | None)
     ledger.flush(frame.up)
     run.journal.append(record)
     if run.store is not None:
+        if request.begins is not None:
+            run.store.add_run(request.begins)
         await run.store.commit(run.journal, force=True)
     if run.bus.active:
         frame.publish(RequestMade(frame.at, request_of(record, run.run_id)))
+    return record
 
 
 # ------------------------------------------------------------------------------------------------------------ questions
@@ -216,7 +229,7 @@ async def run_sleep(timer: Timer, frame: Frame) -> None:
     left = (ends - now).total_seconds()
     if left > _SHORT and run.store is not None and _may_wait(frame):
         if known is None:
-            await _ask(frame, Request("timer", (), prompt=f"sleeps until {ends.isoformat()}", expires=left), "", None)
+            await request(frame, Request("timer", (), prompt=f"sleeps until {ends.isoformat()}", expires=left))
         if run.store.claimed is not None:
             raise Waiting
     await run.runtime.sleep(max(left, 0.0))

@@ -29,6 +29,8 @@ _BEAT = 2.0
 _PAUSE = 0.1
 _LONGEST_PAUSE = 1.0
 """Seconds between two looks at a run that another owner has."""
+_LOOK = 2.0
+"""Seconds between two looks at the runs that workers of a queue carry out for one."""
 
 
 async def connected() -> Client:
@@ -177,7 +179,10 @@ class _Carrier:
             ends = [each.expires for each in info.pending if each.expires is not None]
             # Not less than a second: the store's clock may be behind this machine's.
             seconds = max((min(ends) - datetime.now(UTC)).total_seconds(), 1.0) if ends else None
-            requests = [each.key for each in info.pending if each.kind != "timer"]
+            if any(each.kind == "run" for each in info.pending):
+                # A worker of a queue carries it out, and tells the store of its end.
+                seconds = _LOOK if seconds is None else min(seconds, _LOOK)
+            requests = [each.key for each in info.pending if each.kind not in ("timer", "run")]
             return Standing(info.status, seconds=seconds, requests=requests, refused=refused)
         reason = None
         if info.status == "failed":
