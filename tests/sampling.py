@@ -1,7 +1,11 @@
-"""Which cases of the tests a run of the suite tries; with `NOETIC_EXAMPLES=full` it tries all of them."""
+"""Which cases of the tests a run of the suite tries; with `NOETIC_EXAMPLES=full` it tries all of them.
+
+Where a missing program is no failure, which is anywhere but in CI, each case runs on one of the two event loops.
+"""
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
@@ -19,6 +23,8 @@ __all__ = ["every_pair", "is_for_this_loop", "leave_out"]
 Row: TypeAlias = Sequence[tuple[str, Hashable]]
 """A case: the names of its parameters, and what stands for their values."""
 _LOOPS = ("asyncio", "trio")
+ONE_LOOP = not os.environ.get("NOETIC_REQUIRE_ALL")
+"""Whether a case that both event loops have is run on one of them."""
 _SERVERS = ("plugins/noetic-postgres/", "plugins/noetic-redis/")
 _FILES = tuple(f"tests/test_checkpoints_{kind}.py" for kind in ("files", "signed", "sqlite"))
 
@@ -44,6 +50,8 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
             cases[item.location[:2]].append((item, _row(item)))
     for each in cases.values():
         left.update(_beside_the_pairs(each))
+    if on_both and ONE_LOOP:
+        left.update(_twins([item for item in items if item not in left]))
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = [item for item in items if item not in left]
@@ -58,6 +66,18 @@ def _beside_the_pairs(cases: Sequence[tuple[pytest.Item, Row]]) -> Iterator[pyte
         elif len(chosen) < len(cases):
             # What it covers may be covered on this event loop alone.
             item.add_marker("watched")
+
+
+def _twins(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+    """Of the cases that both event loops have, those of the other one."""
+    cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        loop = _params(item).get("anyio_backend")
+        if loop in _LOOPS:
+            cases[item.nodeid.replace(str(loop), "")].append(item)
+    for each in cases.values():
+        if len(each) == len(_LOOPS):
+            yield from (item for item in each if _on_the_other_loop(item, {}))
 
 
 def every_pair(rows: Sequence[Row]) -> set[Row]:
@@ -80,8 +100,11 @@ def every_pair(rows: Sequence[Row]) -> set[Row]:
 
 
 def is_for_this_loop(number: int) -> bool:
-    """Whether a case that a test on both event loops counts itself is tried on this one; in full all are on both."""
-    return FULL or number % 2 == _LOOPS.index(current_async_library())
+    """Whether a case that a test counts itself is tried on this event loop.
+
+    In full all are on both, and where the test itself is run on one loop they are all on that one.
+    """
+    return FULL or ONE_LOOP or number % 2 == _LOOPS.index(current_async_library())
 
 
 def _params(item: pytest.Item) -> dict[str, Any]:

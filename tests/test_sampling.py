@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from itertools import combinations, product
@@ -60,12 +61,29 @@ def test_each_two_values_meet_in_a_chosen_row(sizes: tuple[int, ...], count: int
     assert {pair for row in chosen for pair in combinations(row, 2)} == wanted
 
 
-def test_a_choice_of_the_cases_is_run(tmp_path: Path) -> None:
-    (tmp_path / "test_cases.py").write_text(FILE)
+def chosen_cases(folder: Path, **variables: str) -> list[str]:
+    """The cases of the file that are run."""
+    (folder / "test_cases.py").write_text(FILE)
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "--collect-only", "-c", str(ROOT / "pyproject.toml")]
-    command += ["-p", "conftest", "-p", "tests.conftest", "--rootdir", str(ROOT), str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    cases = [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
+    command += ["-p", "conftest", "-p", "tests.conftest", "--rootdir", str(ROOT), str(folder)]
+    environment = {name: value for name, value in os.environ.items() if name != "NOETIC_REQUIRE_ALL"}
+    done = subprocess.run(command, cwd=ROOT, env=environment | variables, capture_output=True, text=True, check=True)
+    return [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
+
+
+def test_outside_of_ci_each_case_is_run_on_one_loop(tmp_path: Path) -> None:
+    def without_loops(cases: list[str]) -> set[str]:
+        return {case.replace("asyncio", "").replace("trio", "") for case in cases}
+
+    one = chosen_cases(tmp_path)
+    assert {case for case in one if "asyncio" in case} != set()
+    assert {case for case in one if "trio" in case} != set()
+    assert len(without_loops(one)) == len(one)
+    assert without_loops(one) == without_loops(chosen_cases(tmp_path, NOETIC_REQUIRE_ALL="1"))
+
+
+def test_a_choice_of_the_cases_is_run(tmp_path: Path) -> None:
+    cases = chosen_cases(tmp_path, NOETIC_REQUIRE_ALL="1")
     # Three rows of two values each, on two event loops, in two classes: each two of the three meet.
     kit = [case for case in cases if "test_kit" in case]
     assert len(kit) == 6
