@@ -22,11 +22,14 @@ from noetic_py import (
     call_model,
     each,
     errors,
+    loop,
     parallel,
+    race,
     sequence,
     settle,
     spawn,
     step,
+    until,
 )
 from noetic_py.checkpoints import CheckpointBackend, InMemoryBackend, SharedBudget, SqliteBackend
 from noetic_py.checkpoints.delegating import DelegatingBackend
@@ -392,6 +395,43 @@ async def test_siblings_of_a_failed_child_are_stopped_and_begun_anew(store: Chec
         with anyio.fail_after(20):
             assert (await harness.resume(run_id, flow, wait=10.0)).value == [1, -1]
         assert sorted(each.status for each in await of_flow(harness, "patient")) == ["aborted", "completed"]
+
+
+async def test_a_parent_that_was_shut_down_goes_on_with_its_child(store: CheckpointBackend) -> None:
+    flow = spawn(square, queue="later", id="flow")
+    async with (
+        Harness(plugins=[], checkpoints=store, flows={"flow": flow}) as front,
+        anyio.create_task_group() as group,
+    ):
+        handle = front.start(flow, 3)
+        group.start_soon(handle.result)
+        child = await reaches(front, "square", "queued")
+        await front.shutdown(timeout=0.05)
+    async with working(store, flow, queues=["later"]) as harness:
+        with anyio.fail_after(20):
+            assert (await harness.resume(handle.run_id, flow)).value == 9
+        assert [each.run_id for each in await of_flow(harness, "square")] == [child]
+
+
+async def test_the_loser_of_a_race_is_stopped(store: CheckpointBackend) -> None:
+    endless, _ = an_endless_step()
+    flow = race([spawn(square, queue="children"), spawn(endless, queue="children")], id="flow")
+    async with working(store, flow, lease=0.9) as harness:
+        assert (await result(harness, flow, 3)).value == 9
+        await reaches(harness, "endless", "aborted")
+
+
+async def test_bodies_and_loops_spawn_into_queues(store: CheckpointBackend) -> None:
+    child = spawn(square, queue="children")
+
+    @step(version="1")
+    async def twice(x: int, ctx: Context) -> int:
+        return await child(await child(x, ctx), ctx)
+
+    flow = loop(twice, until=until.custom(lambda snapshot: snapshot.output > 100), id="flow")
+    async with working(store, flow) as harness:
+        made = await result(harness, flow, 2)
+        assert (made.value, made.steps) == (65536, 6)
 
 
 async def test_so_many_at_once(store: CheckpointBackend) -> None:

@@ -437,9 +437,9 @@ async def _end(
             await run.store.end(run.journal, followed=followed, queued=queued, ended=not stays and not cut)
         finally:
             await run.store.release()
-        if run.children is not None:
-            goes_on = queued is not None or status in ("suspended", "interrupted", "cancelled")
-            await _stop_children(run, {each.key for each in pending.values()} if goes_on else set())
+        cut = status in ("interrupted", "cancelled") or (queued is not None and not waits)
+        if run.children is not None and not cut:
+            await _stop_children(run, {each.key for each in pending.values()})
     if run.bus.active:
         run.bus.publish(RunFinished((), run.run_id, status, reason))
 
