@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import anyio
 import pytest
 from attrs import define, evolve, field
 
@@ -55,7 +57,7 @@ from noetic_py.engine.kinds import loop as loop_kind
 from noetic_py.engine.state import RecordedUsage
 from noetic_py.errors import ReplayDiverged
 from noetic_py.journal.patches import changed_fields, field_trees
-from noetic_py.journal.records import Folded, JournalRecord, StepFinished, dump_record
+from noetic_py.journal.records import Folded, JournalRecord, StateRevised, StepFinished, StepStopped, dump_record
 from noetic_py.journal.run_summary import PlainCodec
 from noetic_py.journal.stored import Head, Record
 from noetic_py.journal.values import Stored
@@ -576,6 +578,10 @@ def named(value: int) -> dict[str, int]:
     return {"value": value}
 
 
+def first(outputs: Sequence[int], ctx: Context[Any, Any]) -> int:
+    return outputs[0]
+
+
 class Bundle(Memory):
     """A layer, for a harness."""
 
@@ -583,11 +589,13 @@ class Bundle(Memory):
 
 
 LINE = Channel("line", int, external=True)
+NOTES = Channel("notes", int, capacity=100)
+WAITING = Channel("waiting", int, capacity=100)
 
 
 def rounds_of(body: AnyStep, count: int = 12, **options: Any) -> AnyStep:
     """A loop of so many rounds."""
-    made: AnyStep = MAKE.loop(body, until=until.max_rounds(count), id="loop", **options)
+    made: AnyStep = MAKE.loop(body, until=until.max_rounds(count), max_iterations=count, id="loop", **options)
     return made
 
 
@@ -596,6 +604,57 @@ async def fails_at_three(value: int, ctx: Context[Any, Any]) -> int:
     if ctx.path[-1].endswith("[3]"):
         raise ValueError("three")
     return value + 1
+
+
+@step
+async def sends(value: int, ctx: Context[Any, Any]) -> int:
+    await ctx.send(NOTES, value)
+    return value + 1
+
+
+@step
+async def takes(value: int, ctx: Context[Any, Any]) -> int:
+    return value + (ctx.try_recv(WAITING) or 1)
+
+
+@step
+async def fills(value: int, ctx: Context[Any, Any]) -> int:
+    for _ in range(12):
+        await ctx.send(WAITING, 1)
+    return value
+
+
+@step
+async def starts(value: int, ctx: Context[Any, Any]) -> int:
+    ctx.spawn_detached(plus_one, value)
+    return value + 1
+
+
+@step
+async def derives(value: int, ctx: Context[Any, Any]) -> int:
+    return await plus_one(value, ctx.child(preset="derive", name="apart"))
+
+
+@step
+async def stops_round(value: int, ctx: Context[Any, Any]) -> int:
+    ctx.stop_loop()
+    return value + 1
+
+
+@step
+async def nothing(value: None) -> None:
+    return None
+
+
+FAILED: list[int] = []
+
+
+@step
+async def fails_once_at_ten(value: int) -> int:
+    if value == 10 and not FAILED:
+        FAILED.append(value)
+        raise ValueError("once")
+    return value
 
 
 INNER = rounds_of(plus_one)
@@ -621,6 +680,23 @@ BEYOND: dict[str, tuple[AnyStep, dict[str, Any]]] = {
     "a spawn in each round": (rounds_of(MAKE.spawn(plus_one)), {}),
     "other layers in each round": (rounds_of(MAKE.with_memory(plus_one, memory=Bundle())), {}),
     "items in each round": (rounds_of(speak), {}),
+    "a message that each round sends": (rounds_of(sends), {}),
+    "a message that each round takes": (MAKE.sequence(fills, rounds_of(takes)), {}),
+    "a handoff in each round": (rounds_of(hand_on), {}),
+    "work beside the flow in each round": (rounds_of(starts), {}),
+    "a conversation of its own in each round": (rounds_of(derives), {}),
+    "below a step that may run only once": (MAKE.sequence(rounds_of(plus_one)).with_options(replay="once"), {}),
+    "an answer that the next round may look at": (
+        rounds_of(MAKE.parallel([sequence(asked, call_model()), sequence(asked, call_model())], merge=first)),
+        {"model": ScriptedModel(*["yes"] * 60)},
+    ),
+}
+
+# What has no meaning beyond a round.
+WITHIN: dict[str, AnyStep] = {
+    "rounds of another loop": MAKE.sequence(rounds_of(rounds_of(plus_one, 3))),
+    "a loop that its body stops": rounds_of(rounds_of(stops_round, 3)),
+    "a choice": rounds_of(branch(lambda value: "ab"[value % 2], {"a": plus_one, "b": plus_one})),
 }
 
 
@@ -634,6 +710,192 @@ async def test_rounds_that_mean_more_are_not_summed_up(name: str, monkeypatch: p
             assert result.status == "completed"
             journal = await harness.runs.journal("r")
         assert any(isinstance(record, Folded) for record in journal) is summed
+
+
+@pytest.mark.parametrize("name", WITHIN)
+async def test_rounds_that_mean_nothing_more_are_summed_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shorter(monkeypatch)
+    async with Harness(plugins=(), checkpoints=InMemoryBackend()) as harness:
+        await harness.run(WITHIN[name], 0, run_id="r")
+        journal = await harness.runs.journal("r")
+    assert max(record.rounds for record in journal if isinstance(record, Folded) and record.path[-1] == "loop") >= 8
+
+
+def summed_up(journal: Sequence[JournalRecord]) -> list[tuple[int, str]]:
+    """How many rounds each summary stands for, and the round in which it was written."""
+    return [
+        (record.rounds, next(each.path[1] for each in journal[place:] if len(each.path) > 1))
+        for place, record in enumerate(journal)
+        if isinstance(record, Folded)
+    ]
+
+
+async def journal_of(flow: AnyStep, backend: CheckpointBackend, **options: Any) -> Sequence[JournalRecord]:
+    async with Harness(plugins=(), checkpoints=backend) as harness:
+        await harness.run(flow, 0, run_id="r", **options)
+        return await harness.runs.journal("r")
+
+
+async def test_every_200_rounds_are_summed_up_once_the_condition_has_100_outputs_behind_them() -> None:
+    journal = await journal_of(rounds_of(plus_one, 1_050), InMemoryBackend())
+    assert summed_up(journal) == [
+        (200, "plus_one[300]"),
+        (400, "plus_one[500]"),
+        (600, "plus_one[700]"),
+        (800, "plus_one[900]"),
+    ]
+
+
+async def test_a_summary_says_what_its_rounds_have_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    shorter(monkeypatch)
+    model = ScriptedModel(*["yes"] * 24, usage=TokenUsage(3, 2), cost="0.5")
+    ask = sequence(asked, call_model(), counted)
+    flow = rounds_of(MAKE.parallel([ask, ask], merge=first) >> plus_one)
+    async with Harness(plugins=(), checkpoints=InMemoryBackend(), model=model) as harness:
+        await harness.run(flow, 0, run_id="r")
+        journal = await harness.runs.journal("r")
+    found = [record for record in journal if isinstance(record, Folded)]
+    assert len(found) > 3
+    for record in found:
+        rounds = record.rounds
+        assert (record.calls, record.usage, record.cost) == (
+            2 * rounds,
+            TokenUsage(6 * rounds, 4 * rounds),
+            Decimal(rounds),
+        )
+        assert (record.steps, record.iterations) == (7 * rounds, rounds)
+
+
+async def test_the_order_of_the_fields_of_a_state_is_that_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    shorter(monkeypatch)
+
+    @step
+    async def takes_away(value: int, ctx: Context[Any, Any]) -> int:
+        del ctx.state["a"]
+        return value
+
+    @step
+    async def puts_back(value: int, ctx: Context[Any, Any]) -> int:
+        ctx.state["a"] = value
+        return value + 1
+
+    flow = rounds_of(takes_away >> puts_back >> fails_once_at_ten)
+    FAILED.clear()
+    async with Harness(plugins=(), checkpoints=InMemoryBackend()) as harness:
+        await harness.run(flow, 0, run_id="r", state=StateBag({"a": 0, "b": 0}), on_error="result")
+        assert any(isinstance(record, Folded) for record in await harness.runs.journal("r"))
+        result = await harness.resume("r", flow)
+    assert list(result.state.view().items()) == [("b", 0), ("a", 11)]
+
+
+async def test_a_failed_round_gives_no_output_to_wait_for() -> None:
+    @step(id="plus_one")
+    async def fails(value: int, ctx: Context[Any, Any]) -> int:
+        if ctx.path[-1] in {"plus_one[200]", "plus_one[210]", "plus_one[220]"}:
+            raise ValueError("in this round")
+        return value + 1
+
+    # The input of a round behind a failed one is not stored, so round 200 is summed up too. It waits for two more.
+    journal = await journal_of(rounds_of(fails, 400, on_error=partial(_answer, "skip")), InMemoryBackend())
+    assert summed_up(journal) == [(201, "plus_one[303]")]
+
+
+async def test_a_summary_too_large_for_what_was_written_is_tried_again_after_twice_as_many_rounds() -> None:
+    @step
+    async def fill(value: int, ctx: Context[Any, Any]) -> int:
+        if value == 0:
+            ctx.state["text"] = "x" * 5_000
+        return value + 1
+
+    journal = await journal_of(rounds_of(fill, 1_900), InMemoryBackend(), state=StateBag())
+    # 200 rounds write less than ten times what a summary takes, 400 write more.
+    assert [rounds for rounds, _ in summed_up(journal)] == [600, 1_200]
+
+
+async def test_a_loop_that_was_stopped_in_a_round_is_summed_up_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was asked to stop writes down what was cut off; it means nothing to the rounds that follow."""
+    shorter(monkeypatch)
+    backend = InMemoryBackend()
+    waiting = anyio.Event()
+
+    @step(id="plus_one")
+    async def waits(value: int) -> int:
+        if value == 6 and not waiting.is_set():
+            waiting.set()
+            await anyio.sleep_forever()
+        return value + 1
+
+    flow = rounds_of(MAKE.sequence(waits, plus_one, id="both"), 12)
+    async with Harness(plugins=(), checkpoints=backend) as harness:
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(harness.run, flow, 0, run_id="r"))
+            await waiting.wait()
+            group.cancel_scope.cancel()
+        before = await harness.runs.journal("r")
+    async with Harness(plugins=(), checkpoints=backend) as harness:
+        await harness.resume("r", flow)
+        journal = await harness.runs.journal("r")
+    assert any(isinstance(record, StepStopped) for record in before)
+    assert max(record.rounds for record in journal if isinstance(record, Folded)) >= 8
+
+
+async def test_a_state_that_was_revised_is_not_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    shorter(monkeypatch)
+    backend = InMemoryBackend()
+    flow = await stopped(backend, 7)
+    async with Harness(plugins=(), checkpoints=backend) as harness:
+        at = 1 + [record.path for record in await harness.runs.journal("r")].index(("loop", "add[4]"))
+        for state, summed in ((None, True), (StateBag({"stops": 10**6, "count": 70}), False)):
+            fork = await harness.fork("r", at=at, **({} if state is None else {"state": state}))
+            result = await harness.resume(fork, flow, on_error="result")
+            journal = await harness.runs.journal(fork)
+            assert any(isinstance(record, StateRevised) for record in journal) is not summed
+            assert any(isinstance(record, Folded) for record in journal[at:]) is summed
+    assert (result.status, result.state["count"]) == ("completed", 11)
+
+
+class Holed(DelegatingBackend):
+    """A backend that has lost the beginning of a journal, for those that read it in parts."""
+
+    async def read(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[Record]:
+        return () if (after, limit) == (0, self.lost) else await super().read(run_id, after=after, limit=limit)
+
+    lost = 0
+
+
+async def test_what_a_summary_leaves_to_read_has_to_be_there() -> None:
+    backend = Holed(InMemoryBackend())
+    flow = await stopped(backend, 1_000)
+    async with Harness(plugins=(), checkpoints=backend) as harness:
+        journal = await harness.runs.journal("r")
+        backend.lost = next(record for record in journal if isinstance(record, Folded)).first
+        assert backend.lost > 0
+        result = await harness.resume("r", flow, on_error="result")
+    assert result.steps == 1001
+
+
+async def test_summaries_that_overlap_are_not_read() -> None:
+    backend = Reads(InMemoryBackend())
+    flow = await stopped(backend, 1_000)
+    entry = await backend.entry("r")
+    assert entry is not None
+    fields: dict[str, Any] = json.loads(entry.summary)
+    position: int = fields["folded"][0]
+    journal = await read_journal(backend, "r", Codec())
+    found = journal[position]
+    assert isinstance(found, Folded)
+    lease = await backend.acquire("r", ttl=9)
+    other = evolve(found, first=found.first + 1, end=found.end + 1)
+    await backend.append(
+        "r", expected_position=entry.position, fence=lease.fence, records=[dump_record(other, Codec())],
+        summary=json.dumps(fields | {"folded": [position, entry.position]}).encode(),
+    )  # fmt: skip
+    await backend.release(lease)
+    backend.records = 0
+    async with Harness(plugins=(), checkpoints=backend) as harness:
+        result = await harness.resume("r", flow, on_error="result")
+    assert backend.records > 2_000
+    assert result.steps == 1001
 
 
 @pytest.mark.parametrize("on_diverge", ["adopt", "pin"])
@@ -671,8 +933,13 @@ async def test_a_summary_of_an_attempt_that_was_discarded_stands_for_nothing(mon
 
     flow: AnyStep = MAKE.sequence(opens, rounds_of(plus_one), breaks, id="flow")
     flow = flow.with_options(retry=Retry(attempts=2, initial=0.0))
-    async with Harness(plugins=(), checkpoints=InMemoryBackend()) as harness:
+    backend = Reads(InMemoryBackend())
+    async with Harness(plugins=(), checkpoints=backend) as harness:
         assert (await harness.run(flow, 0, run_id="r", on_error="result")).status == "failed"
-        assert any(isinstance(record, Folded) for record in await harness.runs.journal("r"))
+        journal = await harness.runs.journal("r")
+        assert any(isinstance(record, Folded) for record in journal)
+        backend.records = 0
         result = await harness.resume("r", flow)
     assert (result.value, attempts) == (12, 3)
+    # It is read without the rounds all the same.
+    assert backend.records < len(journal)

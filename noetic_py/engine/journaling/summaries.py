@@ -35,7 +35,7 @@ from noetic_py.engine.journaling.writer import SUMMARIES, RunWriter
 from noetic_py.engine.kind import Kind, Kinds, Node
 from noetic_py.engine.state import Run
 from noetic_py.errors import CodecError, CorruptRecord, LimitExceeded
-from noetic_py.journal import patches, values
+from noetic_py.journal import patches
 from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.records import (
     AttemptFailed,
@@ -54,8 +54,7 @@ from noetic_py.journal.records import (
     dump_record,
 )
 from noetic_py.journal.run_summary import load_records
-from noetic_py.journal.stored import Record, RunEntry
-from noetic_py.steps.loop import LoopSpec
+from noetic_py.journal.stored import RunEntry
 
 EVERY = 200
 """How many rounds at the least lie between two summaries of a loop."""
@@ -73,25 +72,29 @@ _OF_A_ROUND: Final = re.compile(r"(?:verdict|next|on_error)\[(\d+)\]")
 
 def _can_be_summed_up(frame: Frame) -> bool:
     """Whether nothing around a loop, and nothing of the run, gives its rounds a meaning beyond themselves."""
-    run, node = frame.x.run, frame
-    if run.store is None or run.on_diverge != "fail" or frame.x is not run.root or frame.x.has_layers:
-        return False
-    spec: LoopSpec = frame.step.spec
-    if spec.inbox is not None or run.detached or run.recovered_work is not None:
-        return False
-    while not node.virtual:
-        kind = node.kind
-        only_loops = kind.judged or not kind.rounds
-        plain = kind.composite and kind.in_order and kind.shares is None and not kind.firings and not kind.hands_over
-        if not plain or not only_loops or node.step.replay == "once" or node.up is None:
-            return False
+    run, spec = frame.x.run, frame.step.spec
+    plain = run.on_diverge == "fail" and frame.x is run.root and not frame.x.has_layers and spec.inbox is None
+    return plain and not run.detached and run.recovered_work is None and all(map(_lets_through, _around(frame)))
+
+
+def _around(frame: Frame) -> Iterator[Frame]:
+    """A step and those around it, in its execution."""
+    node: Frame | None = frame
+    while node is not None and not node.virtual:
+        yield node
         node = node.up
-    return True
 
 
-_Place: TypeAlias = Literal["own", "said", "kept", "passed", "behind", "beyond"]
-"""What a record is to rounds that are summed up: one of theirs, one of the loop about them, another one that is read
-all the same, an earlier summary, one of a later round, or one that has a meaning beyond its round."""
+def _lets_through(frame: Frame) -> bool:
+    """Whether what a step calls works on the conversation and the state of the run, one after the other."""
+    kind = frame.kind
+    one_by_one = kind.composite and kind.in_order and (kind.judged or not kind.rounds)
+    return one_by_one and _is_plain(kind) and frame.step.replay != "once"
+
+
+_Place: TypeAlias = Literal["own", "kept", "behind", "beyond"]
+"""What a record is to rounds that are summed up: one of theirs, another one that is read all the same, one of a later
+round, or one that has a meaning beyond its round."""
 
 
 @define
@@ -100,7 +103,7 @@ class _Stretch:
 
     Attributes:
         end: The position behind it.
-        records: Its records, without earlier summaries.
+        records: Its records.
         own: Those of the rounds.
         kept: The positions of those that are neither the rounds' nor the loop's about them.
     """
@@ -123,24 +126,25 @@ class RoundSums:
     """
 
     __slots__ = (
-        "_before", "_bytes", "_frame", "_made", "_new_fields", "_outputs", "_prefix", "_started", "_step", "_total",
-        "due",
+        "_before", "_bytes", "_frame", "_made", "_new_fields", "_outputs", "_prefix", "_started", "_step", "_store",
+        "_total", "due",
     )  # fmt: skip
 
     def __init__(self, frame: Frame, outputs: int) -> None:
         self._frame = frame
         self._outputs = outputs
-        # The summary that waits for the rounds behind it, with its bytes.
-        self._made: tuple[Folded, Record] | None = None
+        # The summary that waits for the rounds behind it, with its size in bytes.
+        self._made: tuple[Folded, int] | None = None
         self.due = _NEVER
-        if _can_be_summed_up(frame):
-            self._begin(frame)
+        store = frame.x.run.store
+        if store is not None and _can_be_summed_up(frame):
+            self._begin(frame, store)
 
-    def _begin(self, frame: Frame) -> None:
+    def _begin(self, frame: Frame, store: RunWriter) -> None:
+        self._store = store
         self._step = EVERY
         self._prefix = f"{frame.step.spec.body.id}["
-        store = frame.x.run.store
-        self._bytes = 0 if store is None else store.size
+        self._bytes = store.size
         node = frame.node
         known = None if node is None else node.folded
         # Of each field of the state that was changed, the digest that it had before; and whether fields came or went.
@@ -160,11 +164,9 @@ class RoundSums:
         """All rounds before one are over: sum them up, or write down an earlier sum when it is time."""
         made = self._made
         if made is None or iteration >= made[0].rounds + self._step:
-            if self._sum(iteration):
-                self.due = iteration + self._outputs
-            else:
-                # It will not be possible later either.
-                self._made, self.due = None, _NEVER
+            self._made = self._sum(iteration)
+            # What is not possible now will not be possible later either.
+            self.due = _NEVER if self._made is None else iteration + self._outputs
         elif self._is_replayed(iteration - 1):
             self.due = iteration + 1
         else:
@@ -186,24 +188,24 @@ class RoundSums:
 
     # -- summing up
 
-    def _sum(self, iteration: int) -> bool:
-        """Sum up the rounds before one; says whether that is possible."""
+    def _sum(self, iteration: int) -> tuple[Folded, int] | None:
+        """Sum up the rounds before one; `None` where that is not possible."""
         stretch = self._stretch(iteration)
         if stretch is None:
-            return False
+            return None
         own, run, total = stretch.own, self._frame.x.run, self._total
         usages = recorded_usage(own, run.kinds, Begun(run.kinds))
-        if any(usage.tool is not None or usage.execution or not usage.sure for usage in usages):
-            return False
+        if any(usage.tool is not None or not usage.sure for usage in usages):
+            return None
         leaves = any(map(_leaves_something, own))
         left = visible(tree(stretch.records, run.kinds, self._frame.at)) if leaves else ()
-        if any(part.items or part.memory or part.view for part in left):
-            return False
+        if any(part.items for part in left):
+            return None
         for part in left:
             self._note(part.delta)
         meta = self._frame.x.last_step
-        if meta is not None and (meta.tool_calls or meta.items or meta.usage.total or meta.cost):
-            return False
+        if meta is not None and (meta.items or meta.usage.total):
+            return None
         costs = [usage.used.cost for usage in usages if usage.used.cost is not None]
         tokens = sum((usage.used.tokens for usage in usages), total.usage or NO_USAGE)
         self._total = total = evolve(
@@ -222,30 +224,30 @@ class RoundSums:
         )
         return self._make(total)
 
-    def _make(self, total: Folded) -> bool:
-        store, known = self._frame.x.run.store, self._frame.scope.known
-        if store is None or (self._before and known is None) or len(total.kept) > _MOST_KEPT:
-            return False
+    def _make(self, total: Folded) -> tuple[Folded, int] | None:
+        known = self._frame.scope.known
+        if (self._before and known is None) or len(total.kept) > _MOST_KEPT:
+            return None
+        record = evolve(total, delta=_delta(self._before, known or {}, reordered=self._new_fields))
         try:
-            record = evolve(total, delta=_delta(self._before, known or {}, reordered=self._new_fields))
-            self._made = record, dump_record(record, store.codec)
+            return record, len(dump_record(record, self._store.codec).payload)
         except (CodecError, LimitExceeded):
             # Each change could be stored, and all of them together cannot.
-            return False
-        return True
+            return None
 
     def _stretch(self, iteration: int) -> _Stretch | None:
         """The records since the last sum up to a round; `None` where one has a meaning beyond its round."""
         total, found = self._total, _Stretch(self._frame.x.run.position)
-        for position, record in _from(self._frame, total.end):
+        for position, record in placed(self._frame.x.run.journal):
+            if position < total.end:
+                continue
             place = self._place(record, iteration)
             if place == "behind":
                 found.end = position
                 break
             if place == "beyond":
                 return None
-            if place != "passed":
-                found.records.append(record)
+            found.records.append(record)
             if place == "own":
                 self._started = True
                 found.own.append(record)
@@ -255,23 +257,22 @@ class RoundSums:
                 total.first = total.end = position + 1
         return found
 
-    def _place(self, record: JournalRecord, iteration: int) -> _Place:
-        """What a record is to the rounds before one."""
+    def _place(self, record: JournalRecord, iteration: int) -> _Place | None:
+        """What a record is to the rounds before one; `None` for what the loop says about them, and an earlier sum."""
         at, depth = self._frame.at, len(self._frame.at)
         if isinstance(record, Folded) and not record.stands:
-            return "passed"
+            return None
         if len(record.path) > depth and record.path[:depth] == at:
             number = self._total.round_of(record.path[depth])
             if number is None or number >= iteration:
                 return "beyond" if number is None else "behind"
             if number < self._total.rounds:
-                return "said" if isinstance(record, ChildReplayed) else "beyond"
-            return "own" if _is_of_a_round(record, at, self._frame.x.run.kinds) else "beyond"
+                return None if isinstance(record, ChildReplayed) else "beyond"
+            return "own" if _is_of_a_round(record, self._frame.x.run.kinds) else "beyond"
         decided = _OF_A_ROUND.fullmatch(record.key) if isinstance(record, Decision) and record.path == at else None
         if decided is not None:
-            return "behind" if int(decided[1]) >= iteration else "said"
-        refers = isinstance(record, StateRevised) or (isinstance(record, RunEnded) and record.pending)
-        return "beyond" if refers else "kept"
+            return "behind" if int(decided[1]) >= iteration else None
+        return "beyond" if isinstance(record, StateRevised) else "kept"
 
     def _note(self, delta: Sequence[patches.Change]) -> None:
         for change in delta:
@@ -280,19 +281,16 @@ class RoundSums:
 
     # -- writing down
 
-    def _write(self, record: Folded, stored: Record) -> None:
+    def _write(self, record: Folded, size: int) -> None:
         """Append a summary, unless it is large for what was written since the last one."""
-        run, store = self._frame.x.run, self._frame.x.run.store
-        if store is None:
-            return
-        if len(stored.payload) * SHARE > store.size - self._bytes:
+        run, store = self._frame.x.run, self._store
+        if size * SHARE > store.size - self._bytes:
             self._step *= 2
             return
         self._step, self._bytes = EVERY, store.size
         named = [one for one in _named(store.summary_fields) if not record.first <= one < record.end]
         store.name_summaries([*named, run.position][-MOST_NAMED:])
         store.set_summary()
-        store.prepare(record, stored)
         run.journal.append(record)
         _forget(run, store, record)
 
@@ -320,48 +318,34 @@ def _first_of(frame: Frame) -> int:
     return run.position if first is None else first
 
 
-def _from(frame: Frame, position: int) -> Iterator[tuple[int, JournalRecord]]:
-    """The records of the journal from a position on."""
-    run = frame.x.run
-    if run.store is None or not run.store.unread:
-        return enumerate(run.journal[position:], position)
-    return ((at, record) for at, record in placed(run.journal) if at >= position)
-
-
-def _is_of_a_round(record: JournalRecord, loop: values.Path, kinds: Kinds) -> bool:
+def _is_of_a_round(record: JournalRecord, kinds: Kinds) -> bool:
     """Whether a record in a round of a loop has no meaning beyond the round besides usage and changes of the state."""
+    if isinstance(record, (StepOpened, AttemptFailed, StepStopped, StepFinished)) and not _is_plain(kinds[record.kind]):
+        return False
     match record:
-        case Segment():
-            return not record.memory
         case Decision():
             return ".from" not in record.key and record.key != DETACHED_START
-        case StepOpened():
-            return _is_plain(kinds[record.kind])
         case AttemptFailed():
-            return _is_plain(kinds[record.kind]) and record.control is None
+            return record.control is None
         case StepStopped():
-            kept = record.items or record.delta or record.memory or record.takes or record.control is not None
-            return _is_plain(kinds[record.kind]) and not kept
+            return not (record.items or record.delta or record.takes or record.control is not None)
         case StepFinished():
-            depth = len(loop)
-            inside = all(len(path) > depth and path[:depth] == loop for path, _ in record.loop_stops)
-            beyond = record.control is not None or record.takes or record.memory or record.view is not None
-            return _is_plain(kinds[record.kind]) and inside and not beyond
+            # Where it has stopped the loop, that ends before a summary of the round would be written.
+            return record.control is None and not record.takes
         case _:
-            return isinstance(record, (CallStarted, ChildReplayed, Folded))
+            return isinstance(record, (CallStarted, ChildReplayed, Folded, Segment, StepOpened))
 
 
 def _leaves_something(record: JournalRecord) -> bool:
     """Whether a record may have changed the conversation or the state."""
     if isinstance(record, (StepFinished, Segment)):
-        return bool(record.items or record.delta or record.memory)
+        return bool(record.items or record.delta)
     return isinstance(record, Folded) and bool(record.delta)
 
 
 def _is_plain(kind: Kind) -> bool:
     """Whether steps of a kind leave nothing outside of the execution, and have none of their own."""
-    shared = kind.shares is not None or kind.execution or kind.beside or kind.apart
-    return not (shared or kind.firings or kind.sends or kind.hands_over)
+    return not (kind.shares is not None or kind.apart or kind.firings or kind.sends or kind.hands_over)
 
 
 def _delta(

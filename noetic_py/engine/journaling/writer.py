@@ -250,18 +250,14 @@ class RunWriter:
         """Have every summary of the run from now on name these records, which sum up rounds of its loops."""
         self.summary_fields = {**self.summary_fields, SUMMARIES: [*positions]}
 
-    def prepare(self, record: JournalRecord, stored: Record | None = None) -> None:
+    def prepare(self, record: JournalRecord) -> None:
         """Encode a record before it is appended, so that what cannot be stored fails its own step.
-
-        Args:
-            record: The record.
-            stored: Its bytes, where they were made before.
 
         Raises:
             CodecError: Something in it cannot be stored.
             LimitExceeded: It is too long, or nested too deep.
         """
-        self._ready[id(record)] = (record, dump_record(record, self.codec) if stored is None else stored)
+        self._ready[id(record)] = (record, dump_record(record, self.codec))
 
     def put_off(self, record: JournalRecord, stored: Record) -> None:
         """Have a record appended with the next commit, in place of an earlier one of its path."""
