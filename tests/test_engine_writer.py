@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -18,11 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noetic_py import Harness, InMemoryBackend, step
-from noetic_py.checkpoints import Lease, Record
+from noetic_py.checkpoints import Lease, Record, Transaction
 from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.core.codec import Codec
 from noetic_py.engine.journaling import writer as writing
-from noetic_py.engine.journaling.writer import TTL, RunStorage, RunWriter
+from noetic_py.engine.journaling.writer import TTL, RunStorage, RunWriter, fit_together
 from noetic_py.errors import CheckpointError, CheckpointFailed, LeaseLost, StoreUnavailable
 from noetic_py.journal.records import Decision, Intent, JournalRecord, ResultDiscarded, dump_record
 from noetic_py.testing import Died, FaultyBackend, VirtualRuntime
@@ -73,16 +74,21 @@ class Scripted(DelegatingBackend):
         return position
 
     async def stored(self) -> list[Record]:
-        """What is stored, also for a caller that is cancelled."""
-        found: list[Record] = []
-        with anyio.CancelScope(shield=True):
-            if await self.entry("r") is not None:
-                found += await self.read("r")
-        return found
+        """What is stored."""
+        return await stored_in(self)
 
 
-async def writer_of(backend: Any, mode: Any = "step") -> RunWriter:
-    writer = RunWriter(RunStorage(backend, mode, None), "r", Codec())
+async def stored_in(backend: DelegatingBackend) -> list[Record]:
+    """What is stored, also for a caller that is cancelled."""
+    found: list[Record] = []
+    with anyio.CancelScope(shield=True):
+        if await backend.entry("r") is not None:
+            found += await backend.read("r")
+    return found
+
+
+async def writer_of(backend: Any, mode: Any = "step", position: int = 0) -> RunWriter:
+    writer = RunWriter(RunStorage(backend, mode, None), "r", Codec(), position=position)
     # The clock of the module, which tests replace.
     asked = vars(writing)["SYSTEM"].monotonic()
     writer.own(await backend.acquire("r", ttl=TTL), asked)
@@ -452,6 +458,130 @@ async def test_a_run_that_ends_while_its_stop_is_stored_is_listed_as_ended() -> 
         handle.abort("enough")
         assert (await handle.result()).status == "aborted"
         assert [info.status for info in await harness.runs.list()] == ["aborted"]
+
+
+# -- the end
+
+
+class Commits(DelegatingBackend):
+    """A backend that remembers the transactions, and how often a lease was released apart from one.
+
+    With `cut` it cancels the caller of a commit that it has stored.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(InMemoryBackend())
+        self.cut: anyio.CancelScope | None = None
+        self.given: list[Transaction] = []
+        self.released = 0
+
+    async def commit(self, transactions: Sequence[Transaction]) -> Sequence[Lease]:
+        leases = await super().commit(transactions)
+        self.given += transactions
+        if self.cut is not None:
+            self.cut.cancel()
+            await anyio.lowlevel.checkpoint()
+        return leases
+
+    async def release(self, lease: Lease) -> None:
+        self.released += 1
+        await super().release(lease)
+
+
+@pytest.mark.parametrize(("position", "over"), [(0, True), (1, True), (1, False)])
+async def test_the_last_record_gives_the_run_up_and_takes_it_out_of_a_queue_that_it_may_be_in(
+    position: int, over: bool
+) -> None:
+    """Only a run that was stored before this process had it can be in a queue."""
+    backend = Commits()
+    first = await writer_of(backend)
+    journal: list[JournalRecord] = [intent(number, 1) for number in range(position)]
+    await first.commit(journal)
+    await first.release()
+    writer = await writer_of(backend, position=position)
+    writer.summary_fields = {"flow": "f", "queue": "q"}
+    writer.status = "completed"
+    writer.read = 3
+    journal.append(intent(position, 1))
+    await writer.end(journal, followed=False, ended=over)
+    (given,) = backend.given
+    assert (given.release, given.read, given.status) == (True, 3, "completed")
+    leaves = over and position > 0
+    assert given.ended is leaves
+    assert given.summary == (b'{"flow": "f"}' if leaves else None)
+    released = backend.released
+    await writer.release()
+    assert backend.released == released
+    assert len(await stored_in(backend)) == position + 1
+
+
+async def test_an_end_that_is_stored_and_cut_short_has_given_the_run_up() -> None:
+    backend = Commits()
+    writer = await writer_of(backend)
+    with anyio.CancelScope() as backend.cut:
+        await writer.end([intent(0, 1)], followed=False)
+    assert [given.release for given in backend.given] == [True]
+    await writer.release()
+    assert backend.released == 0
+
+
+@pytest.mark.parametrize("by_session", [True, False])
+async def test_an_end_that_its_session_is_to_store_is_stored_once(by_session: bool) -> None:
+    backend = Commits()
+    writer = await writer_of(backend)
+    await writer.end([intent(0, 1)], followed=True)
+    await writer.release()
+    assert (backend.given, backend.released, await stored_in(backend)) == ([], 0, [])
+    ending = writer.ending
+    assert ending is not None
+    if by_session:
+        await backend.commit([ending])
+        writer.finished()
+    await writer.finish()
+    await writer.release()
+    (given,) = backend.given
+    assert (given.release, given.budgets, backend.released) == (True, (), 0)
+    assert len(await stored_in(backend)) == 1
+
+
+@pytest.mark.parametrize(("sizes", "apart"), [((100, 100), 0), ((100, 101), 1), ((201,), 1)])
+async def test_what_is_too_large_for_the_commit_of_a_session_is_written_before_it(
+    sizes: Sequence[int], apart: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "_MOST_TOGETHER", MOST)
+    backend = Scripted()
+    writer, journal = await writer_of(backend, "manual"), list[JournalRecord]()
+    for number, size in enumerate(sizes):
+        # A record has four bytes around its text.
+        journal.append(intent(number, size - 4))
+        await writer.commit(journal)
+    await writer.end(journal, followed=True)
+    ending = writer.ending
+    assert ending is not None
+    assert (len(backend.batches), len(ending.records)) == (apart, len(sizes) - apart)
+
+
+@pytest.mark.parametrize(("more", "fits"), [(0, True), (1, False)])
+def test_transactions_are_written_as_one_up_to_a_size(more: int, fits: bool) -> None:
+    half = writing._MOST_TOGETHER // 2
+    records = [Record("Intent", (), b"x" * size) for size in (half, half + more)]
+    given = [Transaction(name, 0, 1, (record,)) for name, record in zip("rs", records, strict=True)]
+    assert writing._MOST_TOGETHER % 2 == 0
+    assert fit_together(*given) is fits
+
+
+async def test_a_commit_is_measured_by_the_clock_of_the_machine(leased: Leased) -> None:
+    class Slow(DelegatingBackend):
+        async def append(self, *given: Any, **more: Any) -> int:
+            await leased.virtual.advance(2.5)
+            return await super().append(*given, **more)
+
+    measured: list[float] = []
+    writer = await writer_of(Slow(leased))
+    metrics: Any = SimpleNamespace(committed=measured.append)
+    writer.metrics = metrics
+    await writer.commit([intent(0, 1)])
+    assert measured == [2.5]
 
 
 # -- the lease

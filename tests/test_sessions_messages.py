@@ -20,7 +20,7 @@ from noetic_py.core.codec.structure import dump
 from noetic_py.errors import CodecError, ConfigError, InvalidId, LimitExceeded, StoreUnavailable
 from noetic_py.journal.session_stream import OpenTurn, ShutTurn, StoredConversation
 from noetic_py.journal.values import write_items
-from noetic_py.sessions.queue import Delivery, MessageQueue, QueuedMessage
+from noetic_py.sessions.queue import Delivery, MessageQueue, QueuedMessage, receivers
 from noetic_py.testing import VirtualRuntime
 
 pytestmark = pytest.mark.anyio
@@ -57,6 +57,41 @@ async def empty(key: SessionKey) -> StoredConversation:
 
 async def ids(queue: MessageQueue, key: SessionKey = KEY) -> list[str]:
     return [each.delivery_id for each in await queue.waiting(key)]
+
+
+# -- who gets something
+
+
+async def test_the_sessions_for_which_messages_wait_are_found() -> None:
+    backend = InMemoryBackend()
+    queue = queue_of(backend)
+    # More than the backend gives at once.
+    keys = [
+        SessionKey(user, f"trip {number}", app=app)
+        for user in ("ada", None)
+        for app in (None, "shop")
+        for number in range(30)
+    ]
+    for key in keys:
+        for delivery in ("1", "2"):
+            await queue.send(key, "x", "next_turn", delivery, empty)
+    assert sorted(await receivers(backend), key=repr) == sorted([*keys, *keys], key=repr)
+    await queue.ack(keys[0], await queue.waiting(keys[0]))
+    assert {*await receivers(backend)} == {*keys[1:]}
+
+
+async def test_a_message_of_an_earlier_release_does_not_say_for_whom_it_is() -> None:
+    backend = InMemoryBackend()
+    await backend.put(SCOPE, "1", dump({"d": "1"}))
+    assert list(await receivers(backend)) == []
+
+
+@pytest.mark.parametrize("receiver", [["app", "ada"], 3, ["app", "ada", "x" * 2000]])
+async def test_a_receiver_that_is_none_is_named(receiver: object) -> None:
+    backend = InMemoryBackend()
+    await backend.put(SCOPE, "1", dump({"to": receiver}))
+    with pytest.raises(CodecError, match=r"message 1.* is not a valid receiver"):
+        await receivers(backend)
 
 
 # -- sending

@@ -348,7 +348,7 @@ class MessageQueue:
 
     async def contained_in(self, key: SessionKey, items: Iterable[Item]) -> Sequence[QueuedMessage]:
         """Those among the messages that a turn's items hold."""
-        ids = {item.id for item in items if isinstance(item, Message) and item.id.startswith(_IDS)}
+        ids = {item.id for item in items if item.id.startswith(_IDS)}
         return [each for each in await self.waiting(key) if each.item.id in ids] if ids else ()
 
     # -- taking
@@ -433,7 +433,7 @@ async def receivers(backend: CheckpointBackend) -> Sequence[SessionKey]:
     """
     found: list[SessionKey] = []
     place: LeaseScope | None = None
-    while places := await backend.scopes((_QUEUES,), after=place, limit=1000):
+    while places := await backend.scopes((_QUEUES,), after=place):
         for place in places:
             for value in await backend.scan(place):
                 found += _receiver(value)

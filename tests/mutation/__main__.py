@@ -56,11 +56,11 @@ class Measured:
     tried: int
     survivors: Sequence[str]
 
-    def row(self) -> str:
-        """A row of the table."""
+    def row(self, when: str) -> str:
+        """A row of the table, with the date and the commit."""
         killed = self.tried - len(self.survivors)
-        share = 100 * killed / self.tried
-        return f"| {self.target} | `{self.module}` | {self.possible} | {self.tried} | {killed} | {share:.0f} % |"
+        share = f"{100 * killed / self.tried:.0f} %"
+        return f"| {self.target} | `{self.module}` | {self.possible} | {self.tried} | {killed} | {share} | {when} |"
 
 
 def forked(work: Callable[[], object]) -> Any:
@@ -248,9 +248,8 @@ def table(rows: Sequence[Measured], seed: int) -> str:
     """The result as Markdown."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], check=True, capture_output=True, text=True).stdout
     date = dt.datetime.now(dt.UTC).date()
-    lines = [f"{date}, commit {commit.strip()}, seed {seed}:", ""]
-    lines += ["| Target | Module | Changes | Tried | Noticed | Share |", "|---|---|---:|---:|---:|---:|"]
-    lines += [row.row() for row in rows]
+    lines = [f"Seed {seed}:", "", "| Target | Module | Changes | Tried | Noticed | Share | Measured |"]
+    lines += ["|---|---|---:|---:|---:|---:|---|", *(row.row(f"{date}, {commit.strip()}") for row in rows)]
     for row in rows:
         if row.survivors:
             lines += ["", f"Not noticed in {row.target}:", ""]

@@ -119,9 +119,24 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
             "tests/properties/test_view.py",
         ),
     ),
-    "sqlite": ("noetic_py.checkpoints.sqlite.store", ("tests/test_checkpoints_sqlite_store.py",)),
+    "sqlite": (
+        "noetic_py.checkpoints.sqlite.store",
+        ("tests/test_checkpoints_sqlite_store.py", "tests/test_checkpoints_sqlite.py::TestWriteAheadLog"),
+    ),
     "schema": ("noetic_py.checkpoints.sqlite.schema", OPENED),
-    "writer": ("noetic_py.engine.journaling.writer", LEDGER),
+    "writer": (
+        "noetic_py.engine.journaling.writer",
+        (
+            "tests/test_engine_writer.py",
+            "tests/test_engine_store.py",
+            "tests/test_engine_leases.py",
+            "tests/test_engine_takeover.py",
+            "tests/test_shared_budgets.py",
+            "tests/test_inbox.py",
+            "tests/test_workers.py",
+            "tests/test_sessions_turn.py",
+        ),
+    ),
     "summaries": ("noetic_py.engine.journaling.summaries", ("tests/test_summaries.py", "tests/test_engine_writer.py")),
     "ledger": (
         "noetic_py.engine.journaling.ledger",
