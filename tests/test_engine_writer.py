@@ -19,12 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noetic_py import Harness, InMemoryBackend, step
-from noetic_py.checkpoints import Lease, Record, Transaction
+from noetic_py.checkpoints import BudgetChange, Lease, Record, Transaction
 from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.core.codec import Codec
 from noetic_py.engine.journaling import writer as writing
 from noetic_py.engine.journaling.writer import TTL, RunStorage, RunWriter, fit_together
-from noetic_py.errors import CheckpointError, CheckpointFailed, LeaseLost, StoreUnavailable
+from noetic_py.errors import CheckpointError, CheckpointFailed, ConfigError, LeaseLost, StoreUnavailable
 from noetic_py.journal.records import Decision, Intent, JournalRecord, ResultDiscarded, dump_record
 from noetic_py.testing import Died, FaultyBackend, VirtualRuntime
 
@@ -466,16 +466,20 @@ async def test_a_run_that_ends_while_its_stop_is_stored_is_listed_as_ended() -> 
 class Commits(DelegatingBackend):
     """A backend that remembers the transactions, and how often a lease was released apart from one.
 
-    With `cut` it cancels the caller of a commit that it has stored.
+    With `cut` it cancels the caller of a commit that it has stored; with `fails` it takes none.
     """
 
     def __init__(self) -> None:
         super().__init__(InMemoryBackend())
         self.cut: anyio.CancelScope | None = None
+        self.fails: Exception | None = None
         self.given: list[Transaction] = []
         self.released = 0
 
     async def commit(self, transactions: Sequence[Transaction]) -> Sequence[Lease]:
+        await anyio.lowlevel.checkpoint()
+        if self.fails is not None:
+            raise self.fails
         leases = await super().commit(transactions)
         self.given += transactions
         if self.cut is not None:
@@ -525,6 +529,18 @@ async def test_an_end_that_is_stored_and_cut_short_has_given_the_run_up() -> Non
     assert backend.released == 0
 
 
+async def test_a_commit_that_is_stored_and_cut_short_before_the_end_does_not_give_the_run_up() -> None:
+    backend = Scripted(["late"])
+    writer = await writer_of(backend)
+    with anyio.CancelScope() as scope:
+        CALLER.set(scope)
+        await writer.commit([intent(0, 1)])
+    assert scope.cancel_called
+    await writer.release()
+    # Another owner may have it, as this one has given its lease back.
+    assert (await backend.acquire("r", ttl=TTL)).fence > writer.fence
+
+
 @pytest.mark.parametrize("by_session", [True, False])
 async def test_an_end_that_its_session_is_to_store_is_stored_once(by_session: bool) -> None:
     backend = Commits()
@@ -537,10 +553,80 @@ async def test_an_end_that_its_session_is_to_store_is_stored_once(by_session: bo
     if by_session:
         await backend.commit([ending])
         writer.finished()
-    await writer.finish()
-    await writer.release()
+    with anyio.CancelScope() as scope:
+        # It cannot be cancelled.
+        scope.cancel()
+        await writer.finish()
+        await writer.release()
     (given,) = backend.given
     assert (given.release, given.budgets, backend.released) == (True, (), 0)
+    assert len(await stored_in(backend)) == 1
+
+
+# -- shared budgets
+
+
+async def test_what_a_run_holds_of_shared_budgets_is_named_once_and_in_every_summary_from_then_on() -> None:
+    backend = Commits()
+    writer, journal = await writer_of(backend), list[JournalRecord]()
+    writer.summary_fields = {"flow": "f"}
+    for places in ([("team", "ever")], [("team", "ever")], [("team", "ever"), ("me", "day")]):
+        await writer.change_budgets(list, places=places)
+    one, both = [["team", "ever"]], [["team", "ever"], ["me", "day"]]
+    named = [None if given.summary is None else json.loads(given.summary) for given in backend.given]
+    assert named == [{"flow": "f", "budgets": one}, None, {"flow": "f", "budgets": both}]
+    writer.set_summary(shutdown=True)
+    journal.append(intent(0, 1))
+    await writer.commit(journal)
+    entry = await backend.entry("r")
+    assert entry is not None
+    assert json.loads(entry.summary) == {"flow": "f", "budgets": both, "shutdown": True}
+
+
+@pytest.mark.parametrize("broken", [down(), ValueError("no such table")])
+async def test_a_change_of_a_budget_that_may_be_stored_or_not_is_the_end_of_the_run(broken: Exception) -> None:
+    backend = Commits()
+    writer = await writer_of(backend)
+    backend.fails = broken
+    with pytest.raises(type(broken)):
+        await writer.change_budgets(list)
+    backend.fails = None
+    assert writer.broken
+    with pytest.raises(CheckpointError):
+        await writer.commit([intent(0, 1)])
+
+
+class Owed:
+    """Settlements that go with the next commit, once."""
+
+    open = True
+    settlements = 0
+
+    def changes(self) -> Sequence[BudgetChange]:
+        return ()
+
+    def settled(self) -> None:
+        self.open = False
+        self.settlements += 1
+
+
+async def test_what_is_settled_in_a_commit_that_is_cut_short_is_settled_once() -> None:
+    backend = Commits()
+    writer = await writer_of(backend)
+    writer.budgets = owed = Owed()
+    with anyio.CancelScope() as backend.cut:
+        await writer.commit([intent(0, 1)])
+    assert (len(backend.given), owed.settlements) == (1, 1)
+
+
+async def test_a_refused_change_of_a_budget_is_not_the_end_of_the_run() -> None:
+    backend = Commits()
+    writer = await writer_of(backend)
+    backend.fails = ConfigError("no shared budgets", code="budgets")
+    with pytest.raises(ConfigError):
+        await writer.change_budgets(list)
+    backend.fails = None
+    await writer.commit([intent(0, 1)])
     assert len(await stored_in(backend)) == 1
 
 

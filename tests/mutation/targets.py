@@ -135,6 +135,7 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
             "tests/test_inbox.py",
             "tests/test_workers.py",
             "tests/test_sessions_turn.py",
+            "tests/test_summaries.py::test_a_stored_run_does_not_hold_its_whole_journal",
         ),
     ),
     "summaries": ("noetic_py.engine.journaling.summaries", ("tests/test_summaries.py", "tests/test_engine_writer.py")),
