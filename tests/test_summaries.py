@@ -16,6 +16,7 @@ from attrs import define, evolve, field
 
 import noetic_py
 from noetic_py import (
+    Ask,
     Budget,
     Channel,
     Context,
@@ -62,6 +63,7 @@ from noetic_py.journal.run_summary import PlainCodec
 from noetic_py.journal.stored import Head, Record
 from noetic_py.journal.values import Stored
 from noetic_py.memory import ContextQueue
+from noetic_py.models import ModelProfile
 from noetic_py.runner import lease
 from noetic_py.testing import FaultyBackend, ScriptedModel
 
@@ -764,6 +766,87 @@ async def test_a_summary_says_what_its_rounds_have_used(monkeypatch: pytest.Monk
             Decimal(rounds),
         )
         assert (record.steps, record.iterations) == (7 * rounds, rounds)
+
+
+class Unpriced(ScriptedModel):
+    """A model whose calls use tokens and have no known price."""
+
+    def __init__(self, *replies: str) -> None:
+        super().__init__(*replies, usage=TokenUsage(3, 2))
+
+    @property
+    def profile(self) -> ModelProfile:
+        return ModelProfile()
+
+
+async def test_a_run_that_has_waited_for_an_answer_is_read_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record of it refers to others by their positions."""
+    shorter(monkeypatch)
+    backend = Reads(InMemoryBackend())
+
+    @step
+    async def asks(value: int, ctx: Context[Any, Any]) -> int:
+        return value if await ctx.ask(Ask("go on?", bool)) else 0
+
+    flow = rounds_of(plus_one) >> asks
+    async with Harness(plugins=(), checkpoints=backend) as harness:
+        (request,) = (await harness.run(flow, 0, run_id="r")).pending
+    async with Harness(plugins=(), checkpoints=backend) as harness:
+        journal = await harness.runs.journal("r")
+        assert any(isinstance(record, Folded) for record in journal)
+        backend.records = 0
+        result = await harness.resume("r", flow, answers=[request.answer(True)])
+    assert (result.value, result.steps) == (12, 13)
+    assert backend.records >= len(journal)
+
+
+async def test_a_summary_says_whether_a_call_has_no_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    shorter(monkeypatch)
+    ask = sequence(asked, call_model(), counted)
+    flow = rounds_of(MAKE.parallel([ask, ask], merge=first) >> plus_one)
+    for model, unpriced in ((Unpriced(*["yes"] * 24), True), (ScriptedModel(*["yes"] * 24), False)):
+        async with Harness(plugins=(), checkpoints=InMemoryBackend(), model=model) as harness:
+            await harness.run(flow, 0, run_id="r")
+            journal = await harness.runs.journal("r")
+        assert {record.unpriced for record in journal if isinstance(record, Folded)} == {unpriced}
+
+
+async def test_a_resumed_run_sums_up_from_where_the_summary_that_it_has_read_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shorter(monkeypatch)
+    backend = InMemoryBackend()
+    failed: list[int] = []
+
+    @step
+    async def marks(value: int, ctx: Context[Any, Any]) -> int:
+        if value == 1:
+            ctx.state["early"] = True
+        return value + 1
+
+    @step
+    async def breaks(value: int) -> int:
+        if value in {7, 11} and value not in failed:
+            failed.append(value)
+            raise ValueError("once")
+        return value
+
+    flow = rounds_of(marks >> breaks, 16)
+    results: list[RunResult[Any, Any]] = []
+    journal: Sequence[JournalRecord] = ()
+    for _ in range(3):
+        async with Harness(plugins=(), checkpoints=backend) as harness:
+            if await backend.head("r") is None:
+                results.append(await harness.run(flow, 0, run_id="r", state=StateBag({"late": 0}), on_error="result"))
+            else:
+                results.append(await harness.resume("r", flow, on_error="result"))
+            journal = await harness.runs.journal("r")
+    assert [result.status for result in results] == ["failed", "failed", "completed"]
+    found = [record for record in journal if isinstance(record, Folded)]
+    assert [record.rounds for record in found] == sorted({record.rounds for record in found})
+    assert len({record.first for record in found}) == 1
+    assert [[change.key for change in record.delta] for record in found] == [["early"]] * len(found)
+    assert dict(results[-1].state.view()) == {"late": 0, "early": True}
 
 
 async def test_the_order_of_the_fields_of_a_state_is_that_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
