@@ -399,17 +399,19 @@ async def test_siblings_of_a_failed_child_are_stopped_and_begun_anew(store: Chec
 
 async def test_a_parent_that_was_shut_down_goes_on_with_its_child(store: CheckpointBackend) -> None:
     flow = spawn(square, queue="later", id="flow")
+    run_id = child = ""
     async with (
         Harness(plugins=[], checkpoints=store, flows={"flow": flow}) as front,
         anyio.create_task_group() as group,
     ):
         handle = front.start(flow, 3)
+        run_id = handle.run_id
         group.start_soon(handle.result)
         child = await reaches(front, "square", "queued")
         await front.shutdown(timeout=0.05)
     async with working(store, flow, queues=["later"]) as harness:
         with anyio.fail_after(20):
-            assert (await harness.resume(handle.run_id, flow)).value == 9
+            assert (await harness.resume(run_id, flow)).value == 9
         assert [each.run_id for each in await of_flow(harness, "square")] == [child]
 
 
