@@ -170,11 +170,23 @@ def _is_class(kind: object) -> TypeIs[type[object]]:
     return isinstance(kind, type)
 
 
+# Each run of a flow asks for the same ones.
+_resolved: WeakKeyDictionary[Any, dict[str, object]] = WeakKeyDictionary()
+
+
 def _hints(holder: object) -> dict[str, object]:
+    # Of what cannot be a key, such as an object with slots, they are resolved anew.
+    keeps = inspect.isfunction(holder) or _is_class(holder)
+    known = _resolved.get(holder) if keeps else None
+    if known is not None:
+        return known
     try:
-        return get_type_hints(holder, include_extras=True)
+        found = get_type_hints(holder, include_extras=True)
     except Exception:  # noqa: BLE001 # a name that cannot be resolved: the value is read by its own marks
         return {}
+    if keeps:
+        _resolved[holder] = found
+    return found
 
 
 def referenced(step: AnyStep) -> Iterator[AnyStep]:

@@ -41,6 +41,7 @@ class Layers:
     __slots__ = (
         "_hooks",
         "_order",
+        "_types",
         "by_id",
         "codecs",
         "has_place",
@@ -71,7 +72,8 @@ class Layers:
         # Those of states, by layer and owner, the last used at the end.
         self.state_codecs: OrderedDict[tuple[str, str], StateCodec] = OrderedDict()
         self._order[""] = by_slot
-        # The types of all states.
+        # The types of all states, which are resolved once and not by each run.
+        self._types: dict[str, object] = {each.id: each.state_type for each in declared}
         self.state_types: Sequence[object] = tuple([self.state_type(layer) for layer in self.by_id])
         self.tools: tuple[AnyTool, ...] = tuple(
             made.tool(layer.id)
@@ -106,8 +108,7 @@ class Layers:
 
     def state_type(self, layer: str) -> object:
         """The type of a layer's state, for reading it back."""
-        found = self.by_id.get(layer)
-        kind = None if found is None else found.state_type
+        kind = self._types.get(layer)
         return object if kind is None else kind
 
 
