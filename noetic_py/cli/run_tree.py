@@ -169,21 +169,12 @@ class RunTree:
     def items(self) -> list[Item]:
         """The conversation, with what it began with; open calls are closed."""
         from noetic_py.core.log import ItemLog
-        from noetic_py.engine.journaling.fold import items_below
+        from noetic_py.engine.journaling.fold import cause_of, items_below
 
         opening = None if self.started is None else self.started.opening
         log = ItemLog(() if opening is None else opening.items)
-        log.extend(items_below(self.records, KINDS, (), self._cause()))
+        log.extend(items_below(self.records, KINDS, (), cause_of(self.records)))
         return list(log.rendered("the run has no outcome yet" if self.ended is None else self.ended.status))
-
-    def _cause(self) -> Path:
-        """Where the failure that ended the run came from."""
-        if self.ended is None:
-            return ()
-        if self.ended.control is not None:
-            return () if self.ended.control.error is None else self.ended.control.error.path
-        last = [each for each in self.records if isinstance(each, AttemptFailed) and each.final and len(each.path) == 1]
-        return _path_of(last[-1]) if last and self.ended.status == "failed" else ()
 
 
 def _path_of(record: AttemptFailed) -> Path:

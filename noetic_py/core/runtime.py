@@ -96,6 +96,21 @@ class Runtime:
             return self._stamp
 
 
+_VERSION = 7
+_STAMP_BITS = 80
+
+
+def made_at(id: str) -> datetime | None:
+    """When an id was made, which a UUIDv7 tells; `None` of an id of another kind."""
+    from uuid import UUID
+
+    try:
+        made = UUID(id)
+        return datetime.fromtimestamp((made.int >> _STAMP_BITS) / 1000, UTC) if made.version == _VERSION else None
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
 SYSTEM = Runtime()
 """The runtime of the machine, used wherever no other is given."""
 

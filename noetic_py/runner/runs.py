@@ -33,6 +33,7 @@ from noetic_py.memory.scopes import Scope, places_of
 
 if TYPE_CHECKING:
     from noetic_py.context.step import AnyStep
+    from noetic_py.core.items import Item
     from noetic_py.core.progress import ProgressEntry
     from noetic_py.engine.stops import Asked
     from noetic_py.journal.records import JournalRecord
@@ -440,6 +441,32 @@ class Runs:
             if is_whole(state):
                 found.append(recorded_view(path, state))
         return found
+
+    async def history(self, run_id: str) -> Sequence[Item]:
+        """The conversation that a stored run began with: of a turn what its session held then.
+
+        Any process may ask, and needs none of the run's code.
+
+        Args:
+            run_id: The run.
+
+        Raises:
+            RunNotFound: There is no such run, or it is a turn of a session that was deleted.
+            CodecError: A record cannot be read; the message says which.
+        """
+        from noetic_py.journal.records import RunBegun
+        from noetic_py.journal.session_stream import read_conversation
+
+        records = await self.journal(run_id)
+        opening = next((each.opening for each in records if isinstance(each, RunBegun)), None)
+        if opening is None:
+            return ()
+        base = opening.base
+        if base is None or base.position < 0:
+            return opening.items
+        stream = stream_of((base.app, base.user, base.session))
+        found = await read_conversation(self._backend, stream, PlainCodec(), upto=base.position)
+        return tuple(found.log)
 
     async def progress(self, run_id: str) -> Mapping[tuple[str, ...], ProgressEntry]:
         """How far the steps of a run had come at its last commit, by their paths, as they have said themselves.

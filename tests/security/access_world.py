@@ -380,6 +380,12 @@ async def journal(w: World) -> object:
     return len(await w.harness.runs.journal(w.stored)) > 0
 
 
+@deed("Runs.history", "read", "export")
+async def history(w: World) -> object:
+    await w.harness.runs.history(w.stored)
+    return True
+
+
 @deed("Runs.views", "read", "export")
 async def views(w: World) -> object:
     await w.harness.runs.views(w.stored)

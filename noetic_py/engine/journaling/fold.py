@@ -272,6 +272,17 @@ def items_below(journal: Sequence[JournalRecord], kinds: Kinds, path: Path, caus
     return [item for segment in below(journal, kinds, path, cause) for item in segment.items]
 
 
+def cause_of(journal: Sequence[JournalRecord]) -> Path:
+    """Where the failure that ended a run came from; empty for a run that did not fail, or has not ended."""
+    ended = journal[-1] if journal else None
+    if not isinstance(ended, RunEnded):
+        return ()
+    if ended.control is not None:
+        return () if ended.control.error is None else ended.control.error.path
+    last = [each for each in journal if isinstance(each, AttemptFailed) and each.final and len(each.path) == 1]
+    return last[-1].error.path or last[-1].path if last and ended.status == "failed" else ()
+
+
 def below(
     journal: Sequence[JournalRecord], kinds: Kinds, path: Path, cause: Path = (), *, wrapped: bool = True
 ) -> list[BodySegment]:

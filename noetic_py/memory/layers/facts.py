@@ -10,13 +10,12 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NotRequired
 from unicodedata import normalize
-from uuid import UUID
 
 from attrs import evolve, field, frozen
 from typing_extensions import TypedDict
 
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message
-from noetic_py.core.runtime import Runtime
+from noetic_py.core.runtime import Runtime, made_at
 from noetic_py.memory.blocks import escape
 from noetic_py.memory.functions import function
 from noetic_py.memory.layer import HookName, MemoryLayer, Returned, layers_of
@@ -43,7 +42,6 @@ _MOST_FOUND: Final = 50
 _MOST_READ: Final = 200
 # Characters of one item that the extracting model reads.
 _LONG: Final = 4_000
-_UUID7: Final = 7
 
 
 @frozen
@@ -413,12 +411,8 @@ class Facts(MemoryLayer[KnownFacts]):
 
     def _said(self, item: Item) -> datetime:
         """When an item was made, which its id tells; now for one with an id of another kind."""
-        now = self._now
-        try:
-            made = UUID(item.id)
-            return min(datetime.fromtimestamp((made.int >> 80) / 1000, UTC), now) if made.version == _UUID7 else now
-        except (ValueError, OverflowError, OSError):
-            return now
+        now, made = self._now, made_at(item.id)
+        return now if made is None else min(made, now)
 
     def _numbered(self, fresh: Sequence[Item], items: Sequence[Item]) -> tuple[list[str], dict[int, Item], int]:
         """The lines that the extracting model reads at once, the sources by number, and how many items that are."""
