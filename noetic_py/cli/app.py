@@ -23,7 +23,7 @@ app: typer.Typer = typer.Typer(
 )
 
 memory_app: typer.Typer = typer.Typer(
-    no_args_is_help=True, help="What memory layers keep: show, export, re-index, erase."
+    no_args_is_help=True, help="What memory layers keep: show, export, re-index, erase; and other layers on trial."
 )
 app.add_typer(memory_app, name="memory")
 plugins_app: typer.Typer = typer.Typer()
@@ -443,6 +443,32 @@ def memory_reindex(target: Target, db: Database = None, trace: Trace = False) ->
     from noetic_py.cli import stored_memory, stored_runs
 
     raise typer.Exit(stored_runs.run_async(lambda: stored_memory.reindex(target, db), trace=trace))
+
+
+@memory_app.command("trial")
+def memory_trial(
+    runs: Annotated[list[str], typer.Argument(metavar="RUNS...", help=_FORMS)],
+    memory: Annotated[str, typer.Option("--with", metavar="FILE[:MEMORY]", help="The memory bundle on trial.")],
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="FILE[:MEMORY]", help="Another bundle to compare it with.")
+    ] = None,
+    flow: Annotated[
+        str | None,
+        typer.Option("--flow", metavar="FILE[:STEP]", help="The flow of the runs: instructions and tools of requests."),
+    ] = None,
+    model: Model = None,
+    everything: Annotated[bool, typer.Option("--all", help="Print each request.")] = False,
+    db: Database = None,
+    json: Json = False,
+    trace: Trace = False,
+) -> None:
+    """Replay stored runs with another memory bundle, without asking a model: what would have been shown."""
+    from noetic_py.cli import memory_trials, stored_runs
+
+    wanted = memory_trials.TrialCommand(runs, memory, against, flow, model, db)
+    raise typer.Exit(
+        stored_runs.run_async(lambda: memory_trials.trial(wanted, everything=everything, as_json=json), trace=trace)
+    )
 
 
 @memory_app.command("erase")

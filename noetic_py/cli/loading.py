@@ -19,6 +19,7 @@ from attrs import frozen
 from noetic_py.context.step import AnyStep, Step, require_step
 from noetic_py.core.budget import Budget
 from noetic_py.core.control import AnyResult
+from noetic_py.core.memory import Memory
 from noetic_py.errors import ConfigError, NoeticError
 from noetic_py.harness import Harness
 
@@ -92,6 +93,38 @@ def load_flow(target: str, *, for_harness: bool = False) -> FlowFile:
         budget=budget,
         harness=names.get("harness"),
     )
+
+
+def load_memory(target: str) -> Memory:
+    """Load the memory bundle `FILE:NAME`: an instance of a `Memory` class, or the class itself.
+
+    Raises:
+        ConfigError: There is no such file, it cannot be loaded, or it holds no such bundle.
+        NoeticError: The file itself raised one while it was loaded.
+    """
+    path, wanted = _split(target)
+    names = vars(_load(path))
+    bundles = [name for name, each in names.items() if _is_bundle(each) and each is not Memory]
+    hint = "one of " + ", ".join(f"{path}:{name}" for name in bundles) if bundles else "class Mem(Memory): ..."
+    if wanted is None:
+        if len(bundles) != 1:
+            which = "more than one memory bundle" if bundles else "no memory bundle"
+            raise ConfigError(f"{path} defines {which}", code="flow-file", hint=hint)
+        wanted = bundles[0]
+    if wanted not in names:
+        raise ConfigError(f"{path} has no {wanted!r}", code="flow-file", hint=hint)
+    found = names[wanted]
+    if not _is_bundle(found):
+        raise ConfigError(
+            f"{wanted} in {path} is {found!r:.100}, which is not a valid bundle; expected a Memory",
+            code="flow-file",
+            hint=hint,
+        )
+    return found() if isinstance(found, type) else found
+
+
+def _is_bundle(value: object) -> TypeGuard[Memory | type[Memory]]:
+    return isinstance(value, Memory) or (isinstance(value, type) and issubclass(value, Memory))
 
 
 def _split(target: str) -> tuple[Path, str | None]:

@@ -17,6 +17,15 @@ if TYPE_CHECKING:
         LastingContract,
         PowerLossContract,
     )
+    from noetic_py.testing.dialogues import (
+        Ability,
+        Dialogue,
+        DialogueQuestion,
+        DialogueSession,
+        DialogueTurn,
+        Language,
+        random_dialogue,
+    )
     from noetic_py.testing.evaluation import ScoreInterval, evaluation_task, score_intervals
     from noetic_py.testing.faults import Died, FaultyBackend
     from noetic_py.testing.hooks import HookContract
@@ -42,17 +51,23 @@ if TYPE_CHECKING:
     from noetic_py.testing.virtual import VirtualRuntime
 
 __all__ = [
+    "Ability",
     "AmbiguousOutcome",
     "BackendContract",
     "Cassette",
     "CassetteMismatch",
     "DamageContract",
+    "Dialogue",
+    "DialogueQuestion",
+    "DialogueSession",
+    "DialogueTurn",
     "Died",
     "ExpectedOutcome",
     "FaultyBackend",
     "HookContract",
     "ItemTypeContract",
     "KillContract",
+    "Language",
     "LastingContract",
     "LayerContract",
     "Ledger",
@@ -74,22 +89,29 @@ __all__ = [
     "assert_resumable_everywhere",
     "evaluation_task",
     "expected_outcome",
+    "random_dialogue",
     "random_program",
     "score_intervals",
 ]
 
 _MODULES = {
+    "Ability": "noetic_py.testing.dialogues",
     "AmbiguousOutcome": "noetic_py.testing.random_programs",
     "BackendContract": "noetic_py.testing.conformance",
     "Cassette": "noetic_py.testing.cassettes",
     "CassetteMismatch": "noetic_py.testing.cassettes",
     "DamageContract": "noetic_py.testing.conformance",
+    "Dialogue": "noetic_py.testing.dialogues",
+    "DialogueQuestion": "noetic_py.testing.dialogues",
+    "DialogueSession": "noetic_py.testing.dialogues",
+    "DialogueTurn": "noetic_py.testing.dialogues",
     "Died": "noetic_py.testing.faults",
     "ExpectedOutcome": "noetic_py.testing.random_programs",
     "FaultyBackend": "noetic_py.testing.faults",
     "HookContract": "noetic_py.testing.hooks",
     "ItemTypeContract": "noetic_py.testing.item_types",
     "KillContract": "noetic_py.testing.conformance",
+    "Language": "noetic_py.testing.dialogues",
     "LastingContract": "noetic_py.testing.conformance",
     "LayerContract": "noetic_py.testing.layers",
     "Ledger": "noetic_py.testing.ledger",
@@ -111,6 +133,7 @@ _MODULES = {
     "assert_resumable_everywhere": "noetic_py.testing.resumable",
     "evaluation_task": "noetic_py.testing.evaluation",
     "expected_outcome": "noetic_py.testing.random_programs",
+    "random_dialogue": "noetic_py.testing.dialogues",
     "random_program": "noetic_py.testing.random_programs",
     "score_intervals": "noetic_py.testing.evaluation",
 }

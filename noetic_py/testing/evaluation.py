@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from math import cos, inf, isfinite, pi, sin, sqrt, tan
-from statistics import NormalDist, fmean, stdev
+from math import isfinite, sqrt
+from statistics import NormalDist, fmean
 from typing import TYPE_CHECKING, Any, Unpack
 
 from attrs import frozen
@@ -13,6 +13,7 @@ from noetic_py.context.step import Step
 from noetic_py.core.state import StateBag
 from noetic_py.core.types import M, R, T
 from noetic_py.errors import ConfigError, MissingExtra
+from noetic_py.trial.result import interval_of
 
 if TYPE_CHECKING:
     from pydantic_evals.reporting import EvaluationReport
@@ -161,26 +162,5 @@ def _agresti_coull(observed: Sequence[float], confidence: float) -> tuple[float,
 
 def _student(observed: Sequence[float], confidence: float) -> tuple[float, float]:
     """The interval of numbers of any size."""
-    if len(observed) < 2:
-        return -inf, inf
-    half = _student_quantile(confidence, len(observed) - 1) * stdev(observed) / sqrt(len(observed))
-    return fmean(observed) - half, fmean(observed) + half
-
-
-def _student_quantile(confidence: float, freedom: int) -> float:
-    """How many standard errors around the mean hold a share of Student's distribution."""
-    low, high = 0.0, pi / 2
-    for _ in range(60):
-        angle = (low + high) / 2
-        low, high = (angle, high) if _student_share(angle, freedom) < confidence else (low, angle)
-    return sqrt(freedom) * tan(low)
-
-
-def _student_share(angle: float, freedom: int) -> float:
-    """The share within `sqrt(freedom) * tan(angle)`, by the finite series for whole degrees of freedom."""
-    odd = freedom % 2
-    term = total = (cos(angle) if freedom > 1 else 0.0) if odd else 1.0
-    for power in range(odd + 2, freedom - 1, 2):
-        term *= (power - 1) / power * cos(angle) ** 2
-        total += term
-    return (angle + sin(angle) * total) * 2 / pi if odd else sin(angle) * total
+    found = interval_of(observed, confidence)
+    return found.low, found.high
