@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from mcp import types
+
 from noetic_mcp.errors import McpProtocolError
 from noetic_mcp.server import McpServer
 from noetic_py import InputText, MemoryLayer
@@ -74,6 +76,8 @@ class McpTools(MemoryLayer[dict[str, str]]):
 class McpResources(MemoryLayer[dict[str, str]]):
     """Shows resources of a server to the model: those that are named, and by `read` those that it asks for.
 
+    By `available` the model lists what it can read, with the templates of URIs such as `docs://{page}`.
+
         class Mem(Memory):
             docs: McpResources = McpResources(server=docs, uris=["docs://style"])
 
@@ -112,6 +116,12 @@ class McpResources(MemoryLayer[dict[str, str]]):
         self.state = {uri: await self._text(uri) for uri in self.uris}
 
     @function
+    async def available(self) -> str:
+        """List the resources that can be read. In a template such as `docs://{page}` fill in the parts in braces."""
+        lines = [_line(each) for each in await self.server.resources()]
+        return _cut("\n".join(lines), self.longest) or "There is no resource."
+
+    @function
     async def read(self, uri: str) -> str:
         """Read a resource.
 
@@ -136,6 +146,12 @@ class McpResources(MemoryLayer[dict[str, str]]):
     def merge(self, base: dict[str, str], mine: dict[str, str], theirs: dict[str, str]) -> dict[str, str]:
         """The later reading."""
         return theirs if mine == base else mine
+
+
+def _line(listed: types.Resource | types.ResourceTemplate) -> str:
+    uri = str(listed.uri) if isinstance(listed, types.Resource) else listed.uri_template
+    about = listed.description or listed.title or listed.name
+    return f"{uri}: {' '.join(about.split())}" if about else uri
 
 
 def _cut(text: str, longest: int) -> str:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from attrs import frozen
 from mcp import MCPError, types
+from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 
 from noetic_mcp.served_step import Served, ServedStep, block_of, served_step
 from noetic_py import Harness, Message, Tool
@@ -17,32 +18,88 @@ from noetic_py.core.values import is_array
 from noetic_py.errors import ConfigError, NoeticError
 from noetic_py.tools.definition import AnyTool, render_output
 
-__all__ = ["ServedPrompts", "ServedResources", "served_resource"]
+__all__ = ["ServedPrompts", "ServedResource", "ServedResources", "served_resource"]
 
 Contents: TypeAlias = "types.TextResourceContents | types.BlobResourceContents"
 
 
-def served_resource(uri: str, given: AnyStep | AnyTool) -> tuple[types.Resource, AnyStep]:
+@frozen(eq=False)
+class ServedResource:
+    """A step or a tool that clients read.
+
+    Attributes:
+        listed: How the list of resources, or that of templates, describes it.
+        served: The step.
+        template: The template of its URIs; `None` for one URI.
+    """
+
+    listed: types.Resource | types.ResourceTemplate
+    served: ServedStep
+    template: UriTemplate | None
+
+    def given(self, uri: str) -> object:
+        """The step's input for a URI.
+
+        Raises:
+            ToolArgumentsInvalid: A value in the URI does not fit the step.
+        """
+        is_tool = self.served.step.kind == "tool"
+        if self.template is None:
+            return {} if is_tool else None
+        values = self.template.match(uri) or {}
+        return self.served.read(values if is_tool else {"input": next(iter(values.values()), None)})
+
+
+def served_resource(uri: str, given: AnyStep | AnyTool) -> ServedResource:
     """Make a step or a tool readable.
 
     Raises:
-        ConfigError: It is neither, or has arguments that a reader cannot give; code `"mcp-resource"`.
+        ConfigError: It is neither, or its arguments are not those of the URI; code `"mcp-resource"`.
     """
     if ":" not in uri:
         raise ConfigError(
             f"{uri!r} is not a valid URI of a resource; expected scheme:rest",
             code="mcp-resource",
-            hint='resources={"tides://brest": step}',
+            hint='resources={"tides://brest": step}, or {"tides://{port}": step}',
         )
-    if isinstance(given, Tool) and given.parameters.get("required"):
-        raise ConfigError(
-            f"the resource {uri!r} is the tool {given.name!r}, which needs arguments, and a reader gives none",
-            code="mcp-resource",
-            hint="serve a tool without required arguments, or a step",
-        )
+    try:
+        template = UriTemplate.parse(uri) if UriTemplate.is_template(uri) else None
+    except InvalidUriTemplate as error:
+        raise ConfigError(f"{uri!r} is not a valid URI template: {error}", code="mcp-resource") from error
+    _check_variables(uri, given, [] if template is None else template.variable_names)
     served = served_step(given.name if isinstance(given, Tool) else "resource", given)
-    name = given.name if isinstance(given, Tool) else given.id
-    return types.Resource(uri=uri, name=name, description=served.listed.description), served.step
+    name, about = given.name if isinstance(given, Tool) else given.id, served.listed.description
+    listed: types.Resource | types.ResourceTemplate = (
+        types.Resource(uri=uri, name=name, description=about)
+        if template is None
+        else types.ResourceTemplate(uri_template=uri, name=name, description=about)
+    )
+    return ServedResource(listed, served, template)
+
+
+def _check_variables(uri: str, given: object, variables: Sequence[str]) -> None:
+    """Refuse a URI whose variables are not what its step or tool needs."""
+    if not isinstance(given, Tool):
+        if len(variables) > 1:
+            raise ConfigError(
+                f"the resource {uri!r} has {len(variables)} variables, and a step takes one",
+                code="mcp-resource",
+                hint="serve a tool, whose arguments are the variables",
+            )
+        return
+    parameters: Mapping[str, Any] = given.parameters
+    known, needed = parameters.get("properties", {}), parameters.get("required", ())
+    missing = [name for name in needed if name not in variables]
+    unknown = [name for name in variables if name not in known]
+    if missing or unknown:
+        raise ConfigError(
+            f"the resource {uri!r} is the tool {given.name!r}, which needs arguments that the URI does not have: "
+            f"{missing[0]!r}"
+            if missing
+            else f"the resource {uri!r} has a variable {unknown[0]!r}, which is not an argument of {given.name!r}",
+            code="mcp-resource",
+            hint='a variable for each argument: {"tides://{port}": tool}',
+        )
 
 
 @frozen(eq=False)
@@ -50,23 +107,45 @@ class ServedResources:
     """Steps and tools that clients read, by their URIs: each reading is a run."""
 
     harness: Harness[Any]
-    served: Served[tuple[types.Resource, AnyStep]]
+    served: Served[ServedResource]
 
     async def list(self, ctx: object, params: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
-        """What clients can read."""
-        return types.ListResourcesResult(resources=[listed for listed, _ in self.served.now().values()])
+        """What clients can read by one URI."""
+        listed = [each.listed for each in self.served.now().values()]
+        return types.ListResourcesResult(resources=[each for each in listed if isinstance(each, types.Resource)])
+
+    async def templates(
+        self, ctx: object, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
+        """What clients can read by the URIs of a template."""
+        listed = [each.listed for each in self.served.now().values()]
+        return types.ListResourceTemplatesResult(
+            resource_templates=[each for each in listed if isinstance(each, types.ResourceTemplate)]
+        )
 
     async def read(self, ctx: object, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         """Run a resource's step, and show its output."""
         uri = str(params.uri)
-        found = self.served.now().get(uri)
+        found = self._found(uri)
         if found is None:
             raise MCPError(types.INVALID_PARAMS, f"there is no resource {uri!r:.200}")
-        step = found[1]
-        value = await _run(self.harness, step, {} if step.kind == "tool" else None)
+        try:
+            given = found.given(uri)
+        except NoeticError as error:
+            raise MCPError(types.INVALID_PARAMS, error.message) from error
+        value = await _run(self.harness, found.served.step, given)
         shown = _rendered(value, uri)
         parts = [shown] if isinstance(shown, str) else shown
         return types.ReadResourceResult(contents=[_contents(uri, part) for part in parts])
+
+    def _found(self, uri: str) -> ServedResource | None:
+        """The resource with this URI, or the first one whose template it fits."""
+        known = self.served.now()
+        exact = known.get(uri)
+        if exact is not None and exact.template is None:
+            return exact
+        matching = (each for each in known.values() if each.template is not None)
+        return next((each for each in matching if each.template and each.template.match(uri) is not None), None)
 
 
 @frozen(eq=False)

@@ -482,6 +482,50 @@ class McpServer:
         _, client = await self._connected()
         return client.instructions or ""
 
+    async def resources(self) -> Sequence[types.Resource | types.ResourceTemplate]:
+        """The resources that can be read, and the templates of the URIs of others; none where there are none.
+
+        Raises:
+            McpProtocolError: The list is not valid, or too long.
+            McpError: The server did not answer.
+        """
+        return await self._request("the list of resources", self._all_resources)
+
+    async def _all_resources(self, client: Client) -> Sequence[types.Resource | types.ResourceTemplate]:
+        if client.server_capabilities.resources is None:
+            return ()
+        found: list[types.Resource | types.ResourceTemplate] = []
+        cursor: str | None = None
+        for _ in range(_MOST_PAGES):
+            page = await client.list_resources(cursor=cursor)
+            found += page.resources
+            cursor = page.next_cursor
+            if cursor is None:
+                return [*found, *await self._all_templates(client)]
+        raise self._too_many_pages()
+
+    async def _all_templates(self, client: Client) -> Sequence[types.ResourceTemplate]:
+        found: list[types.ResourceTemplate] = []
+        cursor: str | None = None
+        for _ in range(_MOST_PAGES):
+            try:
+                page = await client.list_resource_templates(cursor=cursor)
+            except MCPError as error:
+                # A server with resources need not know templates.
+                if error.code == types.METHOD_NOT_FOUND:
+                    return ()
+                raise
+            found += page.resource_templates
+            cursor = page.next_cursor
+            if cursor is None:
+                return found
+        raise self._too_many_pages()
+
+    def _too_many_pages(self) -> McpProtocolError:
+        return McpProtocolError(
+            f"its list of resources is too long; {_MOST_PAGES} pages are allowed", server=self._name
+        )
+
     async def read(self, uri: str) -> Sequence[ContentPart]:
         """Read a resource.
 

@@ -61,7 +61,8 @@ def mcp_server(
     Args:
         harness: Runs the steps; entered by you.
         flows: Steps and tools, by the names that clients use; those of `Harness(flows=)` when left out.
-        resources: Steps and tools that make what clients read, by its URI; a step gets the input `None`.
+        resources: Steps and tools that make what clients read, by its URI; a step gets the input `None`. A URI template
+            such as `"tides://{port}"` gives a step its one variable, and a tool its arguments.
         prompts: Steps and tools that make a prompt, by its name: a text, a message or messages.
         changes: Where you announce that one of these mappings has changed; clients then list it again.
         name: The server's name.
@@ -69,8 +70,8 @@ def mcp_server(
         state: Makes the state of a run; needed by steps that ask for a type of their own.
 
     Raises:
-        ConfigError: No flow is given (code `"mcp-flows"`), something is not a step or a tool, or a resource needs
-            arguments (`"mcp-resource"`).
+        ConfigError: No flow is given (code `"mcp-flows"`), something is not a step or a tool, or the arguments of
+            a resource are not those of its URI (`"mcp-resource"`).
     """
     given = harness.flows if flows is None else flows
     if not (given or resources or prompts or changes):
@@ -85,6 +86,7 @@ def mcp_server(
         on_list_tools=calls.list_tools,
         on_call_tool=calls.call_tool,
         on_list_resources=read.list if resources is not None else None,
+        on_list_resource_templates=read.templates if resources is not None else None,
         on_read_resource=read.read if resources is not None else None,
         on_list_prompts=asked.list if prompts is not None else None,
         on_get_prompt=asked.get if prompts is not None else None,
@@ -121,7 +123,8 @@ async def serve_mcp(
     Args:
         harness: Runs the steps; entered by you.
         flows: Steps and tools, by the names that clients use; those of `Harness(flows=)` when left out.
-        resources: Steps and tools that make what clients read, by its URI; a step gets the input `None`.
+        resources: Steps and tools that make what clients read, by its URI; a step gets the input `None`. A URI template
+            such as `"tides://{port}"` gives a step its one variable, and a tool its arguments.
         prompts: Steps and tools that make a prompt, by its name: a text, a message or messages.
         changes: Where you announce that one of these mappings has changed; clients then list it again.
         name: The server's name.

@@ -76,6 +76,12 @@ async def pid() -> int:
     return os.getpid()
 
 
+@server.resource("tides://{port}")
+def tides(port: str) -> str:
+    """The tides of a port."""
+    return f"High water at {port} is at noon."
+
+
 COUNTED: list[int] = []
 
 

@@ -204,6 +204,16 @@ async def test_resources_are_shown_and_read() -> None:
     assert "'docs://picture' is not text" in shown[1]
 
 
+async def test_a_model_lists_resources_and_templates() -> None:
+    model = ScriptedModel(call("docs__available"), call("docs__read", uri="tides://Brest"), "At noon.")
+    async with served("one") as one, Harness(model=model, memory=Docs(docs=McpResources(server=one))) as harness:
+        result = await harness.run(agent(), "When is high water?")
+    listed, read = outputs(result)
+    assert "tides://{port}: The tides of a port." in listed.splitlines()
+    assert any(line.startswith("docs://style") for line in listed.splitlines())
+    assert read == "High water at Brest is at noon."
+
+
 async def test_a_prompt_is_a_models_input() -> None:
     model = ScriptedModel("Fine.")
 

@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from mcp.types import ResourceTemplate
 from noetic_mcp import (
     McpConnectionLost,
     McpError,
@@ -333,6 +334,12 @@ async def test_http() -> None:
         async with McpServer.streamable_http("web", url) as server:
             assert "web__add" in await named(server)
             assert await server.call("add", {"a": 1, "b": 2}) == "3"
+            assert await server.read("docs://style") == [InputText(text="Write short sentences.")]
+            assert await server.read("tides://Brest") == [InputText(text="High water at Brest is at noon.")]
+            with pytest.raises(McpProtocolError, match="waves://Brest"):
+                await server.read("waves://Brest")
+            listed = await server.resources()
+            assert "tides://{port}" in [each.uri_template for each in listed if isinstance(each, ResourceTemplate)]
             with pytest.raises(McpConnectionLost):
                 await server.call("die", {})
             process.wait()

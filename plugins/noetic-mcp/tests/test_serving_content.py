@@ -177,12 +177,58 @@ async def test_what_is_not_offered_is_not_announced(mode: str) -> None:
     [
         ({"style": style}, "'style' is not a valid URI of a resource"),
         ({"docs://x": review}, "is the tool 'review', which needs arguments"),
+        ({"docs://{lines}": review}, "which needs arguments that the URI does not have: 'code'"),
+        ({"docs://{code}/{page}": review}, "has a variable 'page', which is not an argument of 'review'"),
+        ({"docs://{a}/{b}": style}, "has 2 variables, and a step takes one"),
+        ({"docs://{a": style, "docs://{!}": style}, "'docs://{!}' is not a valid URI template"),
         ({"docs://x": 3}, "3"),
     ],
 )
 async def test_what_cannot_be_a_resource_is_refused(resources: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         mcp_server(Harness(), resources=resources)
+
+
+@tool
+async def table(port: str, day: int, unit: str = "m") -> str:
+    """The tides of a day."""
+    return f"{port}, day {day}, in {unit}"
+
+
+@step
+async def place(port: str) -> str:
+    """Where a port is."""
+    return f"{port} is on the coast."
+
+
+TEMPLATES = {"tides://{port}/{day}": table, "port://{port}": place, "port://here": style}
+
+
+@MODES
+async def test_templates_are_listed_and_fill_the_arguments(mode: str) -> None:
+    async with served(mode, resources=TEMPLATES) as client:
+        assert [str(each.uri) for each in (await client.list_resources()).resources] == ["port://here"]
+        listed = {each.uri_template: each for each in (await client.list_resource_templates()).resource_templates}
+        assert {uri: (each.name, each.description) for uri, each in listed.items()} == {
+            "tides://{port}/{day}": ("table", "The tides of a day."),
+            "port://{port}": ("place", "Where a port is."),
+        }
+        said = {
+            uri: getattr((await client.read_resource(uri)).contents[0], "text", None)
+            for uri in ("tides://S%C3%A8te/3", "port://Brest", "port://here")
+        }
+        assert said == {
+            "tides://S%C3%A8te/3": "Sète, day 3, in m",
+            "port://Brest": "Brest is on the coast.",
+            "port://here": "Write short sentences.",
+        }
+        for uri, told in (
+            ("tides://Brest/noon", "day"),
+            ("tides://Brest", "no resource"),
+            ("port://a/b", "no resource"),
+        ):
+            with pytest.raises(MCPError, match=told):
+                await client.read_resource(uri)
 
 
 async def test_clients_hear_that_lists_have_changed_and_list_again() -> None:
