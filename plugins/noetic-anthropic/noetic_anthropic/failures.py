@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from noetic_py import redact
 from noetic_py.core.values import is_mapping
-from noetic_py.errors import ContextOverflow, ModelError, ModelStatusError, ModelStreamError, RateLimited
+from noetic_py.errors import ModelError, ModelStatusError
+from noetic_py.models.failures import ProviderFailures
 from noetic_py.models.http import retry_after
 
 __all__ = ["Failures"]
 
-_BODY = 500
 _OVERFLOW_TYPE = "request_too_large"
 _OVERFLOW_WORDS = ("prompt is too long", "exceed context limit", "exceeds the context window")
 _RATE_TYPE = "rate_limit_error"
@@ -30,17 +29,8 @@ _STATUSES: Mapping[str, int] = {
 }
 
 
-class Failures:
-    """Makes errors of one model, without secrets and shortened.
-
-    Args:
-        model: The model's name.
-        where: Host and port of the server.
-        key: Where its API key comes from.
-    """
-
-    def __init__(self, model: str, where: str, key: str) -> None:
-        self._model, self._where, self._key = model, where, key
+class Failures(ProviderFailures):
+    """Makes errors of one model from what Anthropic's API says."""
 
     def status(self, status: int, headers: Mapping[str, str], body: object) -> ModelStatusError:
         """The error for a response with an error status.
@@ -51,28 +41,12 @@ class Failures:
             body: The decoded body, or its text.
         """
         kind, words = _said(body)
-        text = self.clean(words)
         if _is_overflow(status, kind, words):
-            return ContextOverflow(
-                f"the request is larger than the context window: {text}",
-                model=self._model,
-                status=status,
-                body=text,
-                hint="give the step less history, such as by a window layer, or take a model with a larger window",
-            )
+            return self.overflow(status, words)
         if status == 429 or kind == _RATE_TYPE:
-            after = retry_after(headers)
-            return RateLimited(f"too many requests: {text}", model=self._model, retry_after=after, body=text)
-        hint = f"check the API key: {self._key}" if status in (401, 403) else None
-        if status == 404:
-            hint = f"check the model's name, {self._model!r}, and base_url="
-        return ModelStatusError(
-            f"the provider at {self._where} answered with status {status}: {text}",
-            model=self._model,
-            status=status,
-            body=text,
-            hint=hint,
-        )
+            return self.limited(words, retry_after(headers))
+        hint = f"check the model's name, {self._model!r}, and base_url=" if status == 404 else None
+        return self.refused(status, words, hint)
 
     def event(self, body: object, *, begun: bool) -> ModelError:
         """The error for an error that came inside the stream.
@@ -84,13 +58,8 @@ class Failures:
         kind, words = _said(body)
         status = _STATUSES.get(kind)
         if begun or status is None:
-            return ModelStreamError(f"the provider broke the answer off: {self.clean(words)}", model=self._model)
+            return self.broken_off(words)
         return self.status(status, {}, body)
-
-    def clean(self, text: str) -> str:
-        """The text, shortened and without secrets."""
-        text = redact(text)
-        return text if len(text) <= _BODY else f"{text[:_BODY]}…"
 
 
 def _said(body: object) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from noetic_anthropic.failures import Failures
 from noetic_anthropic.reading import MessageReading
 from noetic_anthropic.requests import PromptCache, check_cache, message_request, profile_of_claude
 from noetic_py import Secret
-from noetic_py.errors import ConfigError, ModelError, ModelStreamError, ModelUnavailable
+from noetic_py.errors import ConfigError, ModelError, ModelStreamError
 from noetic_py.models import ModelProfile, ModelRequest, ModelStream, check_real_model
 from noetic_py.models.http import (
     ACCEPTED,
@@ -101,12 +101,11 @@ class AnthropicModel:
         self._cache: PromptCache = prompt_cache
         self._idle = idle_timeout
         self._profile = profile or profile_of_claude(model)
-        self._where = shown_host(address, _HOME)
         given = _key_of(client) if client is not None else api_key or _key(base_url, self._name)
         # Known as a secret for as long as the model lives, so that no text shows it, wherever it is repeated.
         key = given if isinstance(given, Secret) else Secret(given)
         self._clients = LoopClients(partial(new_client, address, key), client and tuned(client))
-        self._failures = Failures(self._name, self._where, _key_source(address))
+        self._failures = Failures(self._name, shown_host(address, _HOME), f"the API key: {_key_source(address)}")
 
     @property
     def name(self) -> str:
@@ -157,11 +156,7 @@ class AnthropicModel:
             with anyio.move_on_after(seconds) as scope:
                 answer = await self._begin(client, params, stack)
             if answer is None or scope.cancelled_caught:
-                raise ModelUnavailable(
-                    f"the answer did not begin within {seconds:g} s",
-                    model=self._name,
-                    hint="raise timeout= of the settings, or give the step retry=",
-                )
+                raise self._failures.late(seconds)
             yield answer
             if self._clients.kept:
                 await answer.drain()
@@ -180,12 +175,7 @@ class AnthropicModel:
             # Not chained: the SDK's text repeats the body, and a body may repeat the key.
             raise self._failures.status(error.status_code, error.response.headers, error.body) from None
         except anthropic.APIConnectionError as error:
-            reason = self._failures.clean(str(error.__cause__ or error)) or type(error).__name__
-            raise ModelUnavailable(
-                f"the provider at {self._where} could not be reached: {reason}",
-                model=self._name,
-                hint="check the network and the address (base_url=), or give the step retry=",
-            ) from error
+            raise self._failures.unreachable(error) from error
         sent = anthropic.AsyncStream.raw_events(response.http_response)
         stack.push_async_callback(end_reading, response.http_response, sent)
         reading = MessageReading()

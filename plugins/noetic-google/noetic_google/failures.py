@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from noetic_py import redact
 from noetic_py.core.values import is_list, is_mapping
-from noetic_py.errors import ContextOverflow, ModelError, ModelStatusError, ModelStreamError, RateLimited
+from noetic_py.errors import ModelError, ModelStatusError
+from noetic_py.models.failures import ProviderFailures
 from noetic_py.models.http import retry_after
 
 if TYPE_CHECKING:
@@ -16,23 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Failures"]
 
-_BODY = 500
 _OVERFLOW_WORDS = ("exceeds the maximum number of tokens", "request payload size exceeds the limit")
 # The API refuses a wrong key with the status 400.
 _KEY_WORDS = ("api key not valid", "api key expired")
 
 
-class Failures:
-    """Makes errors of one model, without secrets and shortened.
-
-    Args:
-        model: The model's name.
-        where: Host and port of the server.
-        key: Where its API key or its credentials come from.
-    """
-
-    def __init__(self, model: str, where: str, key: str) -> None:
-        self._model, self._where, self._key = model, where, key
+class Failures(ProviderFailures):
+    """Makes errors of one model from what Google's API says."""
 
     def of(self, error: APIError, *, begun: bool) -> ModelError:
         """The error for one that the SDK raised: for an error status, or for an error inside the stream.
@@ -45,7 +35,7 @@ class Failures:
         words = found.message
         said = words if isinstance(words, str) and words else "no reason given"
         if begun:
-            return ModelStreamError(f"the provider broke the answer off: {self.clean(said)}", model=self._model)
+            return self.broken_off(said)
         headers: Mapping[str, str] = getattr(found.response, "headers", {})
         return self.status(error.code, said, headers, found.details)
 
@@ -58,36 +48,18 @@ class Failures:
             headers: The response's headers.
             details: The decoded body.
         """
-        text, lowered = self.clean(words), words.lower()
+        lowered = words.lower()
         if status == 413 or any(part in lowered for part in _OVERFLOW_WORDS):
-            return ContextOverflow(
-                f"the request is larger than the context window: {text}",
-                model=self._model,
-                status=status,
-                body=text,
-                hint="give the step less history, such as by a window layer, or take a model with a larger window",
-            )
+            return self.overflow(status, words)
         if status == 429:
             after = _retry_delay(details)
-            after = retry_after(headers) if after is None else after
-            return RateLimited(f"too many requests: {text}", model=self._model, retry_after=after, body=text)
+            return self.limited(words, retry_after(headers) if after is None else after)
         hint = None
-        if status in (401, 403) or any(part in lowered for part in _KEY_WORDS):
+        if any(part in lowered for part in _KEY_WORDS):
             hint = f"check {self._key}"
         elif status == 404:
             hint = f"check the model's name, {self._model!r}, and base_url="
-        return ModelStatusError(
-            f"the provider at {self._where} answered with status {status}: {text}",
-            model=self._model,
-            status=status,
-            body=text,
-            hint=hint,
-        )
-
-    def clean(self, text: str) -> str:
-        """The text, shortened and without secrets."""
-        text = redact(text)
-        return text if len(text) <= _BODY else f"{text[:_BODY]}…"
+        return self.refused(status, words, hint)
 
 
 def _retry_delay(body: object) -> float | None:

@@ -164,11 +164,7 @@ class GoogleModel:
             with anyio.move_on_after(seconds) as scope:
                 answer = await self._begin(client, contents, config, stack)
             if answer is None or scope.cancelled_caught:
-                raise ModelUnavailable(
-                    f"the answer did not begin within {seconds:g} s",
-                    model=self._name,
-                    hint="raise timeout= of the settings, or give the step retry=",
-                )
+                raise self._failures.late(seconds)
             yield answer
 
     async def _begin(
@@ -256,11 +252,7 @@ class _Events:
             return ModelStreamError(
                 f"the stream broke before the answer was complete: {type(error).__name__}", model=self._model
             )
-        return ModelUnavailable(
-            f"the provider could not be reached: {self._failures.clean(str(error)) or type(error).__name__}",
-            model=self._model,
-            hint="check the network and the address (base_url=), or give the step retry=",
-        )
+        return self._failures.unreachable(error)
 
     def _not_signed_in(self, error: Any) -> ModelError | ConfigError:
         from google.auth.exceptions import TransportError

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from noetic_openai.narrow import is_object
-from noetic_py import redact
-from noetic_py.errors import ContextOverflow, ModelError, ModelStatusError, ModelStreamError, RateLimited
+from noetic_py.errors import ModelError, ModelStatusError
+from noetic_py.models.failures import ProviderFailures
 from noetic_py.models.http import retry_after
 
 __all__ = ["Failures"]
 
-_BODY = 500
 # Servers agree neither on a code nor on a status for it, so their words are looked at as well.
 _OVERFLOW_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error", "string_above_max_length"})
 _OVERFLOW_WORDS = (
@@ -26,17 +25,8 @@ _RATE_CODES = frozenset({"rate_limit_exceeded", "rate_limit_error", "too_many_re
 _SPENT_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 
 
-class Failures:
-    """Makes errors of one model, without secrets and shortened.
-
-    Args:
-        model: The model's name.
-        where: Host and port of the server.
-        key: Where its API key comes from.
-    """
-
-    def __init__(self, model: str, where: str, key: str) -> None:
-        self._model, self._where, self._key = model, where, key
+class Failures(ProviderFailures):
+    """Makes errors of one model from what a server of OpenAI's interface says."""
 
     def status(self, status: int, headers: Mapping[str, str], body: object) -> ModelStatusError:
         """The error for a response with an error status.
@@ -58,41 +48,21 @@ class Failures:
         status = _status_of(detail)
         if status is not None:
             return self._status(status, detail, None)
-        return ModelStreamError(f"the provider broke the answer off: {self._clean(_text(detail))}", model=self._model)
-
-    def clean(self, text: str) -> str:
-        """The text, shortened and without secrets."""
-        return self._clean(text)
+        return self.broken_off(_text(detail))
 
     def _status(self, status: int, detail: Mapping[str, Any], after: float | None) -> ModelStatusError:
-        text = self._clean(_text(detail))
+        words = _text(detail)
         if _is_overflow(detail):
-            return ContextOverflow(
-                f"the request is larger than the context window: {text}",
-                model=self._model,
-                status=status,
-                body=text,
-                hint="give the step less history, such as by a window layer, or take a model with a larger window",
-            )
+            return self.overflow(status, words)
         if status == 429:
-            limited = RateLimited(f"too many requests: {text}", model=self._model, retry_after=after, body=text)
+            limited = self.limited(words, after)
             # The account is empty: waiting does not fill it.
             limited.retryable = _codes(detail).isdisjoint(_SPENT_CODES)
             return limited
-        hint = f"check the API key: {self._key}" if status in (401, 403) else None
+        hint = None
         if status == 404:
             hint = f"check the model's name, {self._model!r}, and base_url=; a server lists its models at /models"
-        return ModelStatusError(
-            f"the provider at {self._where} answered with status {status}: {text}",
-            model=self._model,
-            status=status,
-            body=text,
-            hint=hint,
-        )
-
-    def _clean(self, text: str) -> str:
-        text = redact(text)
-        return text if len(text) <= _BODY else f"{text[:_BODY]}…"
+        return self.refused(status, words, hint)
 
 
 def _detail(body: object) -> Mapping[str, Any]:

@@ -22,7 +22,7 @@ from noetic_openai.presets import PRESETS
 from noetic_openai.sse import EventReader
 from noetic_openai.wire import Server
 from noetic_py import Secret
-from noetic_py.errors import ConfigError, ModelUnavailable
+from noetic_py.errors import ConfigError
 from noetic_py.models import ModelProfile, ModelRequest, ModelStream, check_real_model
 from noetic_py.models.http import ACCEPTED, LoopClients, check_address, end_reading, limited
 from noetic_py.models.reading import AnswerReading, AnswerStream
@@ -101,7 +101,9 @@ class OpenAIModel:
         # Known as a secret for as long as the model lives, so that no text shows it, wherever it is repeated.
         key = given if isinstance(given, Secret) else Secret(given)
         self._clients = LoopClients(partial(new_client, self._server, key), client and tuned(client))
-        self._failures = Failures(self._name, self._server.where, key_source(self._name, self._server))
+        self._failures = Failures(
+            self._name, self._server.where, f"the API key: {key_source(self._name, self._server)}"
+        )
 
     @property
     def name(self) -> str:
@@ -151,11 +153,7 @@ class OpenAIModel:
             with anyio.move_on_after(seconds) as scope:
                 answer = await self._begin(client, params, reading, stack)
             if answer is None or scope.cancelled_caught:
-                raise ModelUnavailable(
-                    f"the answer did not begin within {seconds:g} s",
-                    model=self._name,
-                    hint="raise timeout= of the settings, or give the step retry=",
-                )
+                raise self._failures.late(seconds)
             yield answer
             if self._clients.kept:
                 await answer.drain()
@@ -189,12 +187,7 @@ class OpenAIModel:
             # Not chained: the SDK's text repeats the body, and a body may repeat the key.
             raise self._failures.status(error.status_code, error.response.headers, error.body) from None
         except openai.APIConnectionError as error:
-            reason = self._failures.clean(str(error.__cause__ or error)) or type(error).__name__
-            raise ModelUnavailable(
-                f"the provider at {self._server.where} could not be reached: {reason}",
-                model=self._name,
-                hint="check that a server runs there, the address (base_url=) and the network, or give the step retry=",
-            ) from error
+            raise self._failures.unreachable(error) from error
         chunks = response.http_response.aiter_bytes()
         stack.push_async_callback(end_reading, response.http_response, chunks)
         broken = (httpx2.HTTPError, httpx2.StreamError, OSError)

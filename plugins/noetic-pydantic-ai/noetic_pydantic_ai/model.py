@@ -13,6 +13,7 @@ import anyio
 
 from noetic_py.errors import ConfigError, ModelError, ModelUnavailable
 from noetic_py.models import ModelProfile, ModelRequest, ModelStream, check_real_model
+from noetic_py.models.failures import ProviderFailures
 from noetic_py.models.http import check_asyncio
 from noetic_py.models.reading import AnswerStream
 
@@ -116,11 +117,7 @@ class PydanticAIModel:
                 answer = AnswerStream(events, reading, self._name, _never)
                 await answer.pull()
             if answer is None or scope.cancelled_caught:
-                raise ModelUnavailable(
-                    f"the answer did not begin within {seconds:g} s",
-                    model=self._name,
-                    hint="raise timeout= of the settings, or give the step retry=",
-                )
+                raise ProviderFailures(self._name).late(seconds)
             yield answer
 
     async def _entered(self, stack: AsyncExitStack, opened: Any) -> StreamedResponse:
