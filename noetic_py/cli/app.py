@@ -208,7 +208,10 @@ def worker(
     from noetic_py.cli.stored_runs import run_async
 
     request = working.WorkRequest(target, model, db, tuple(queue or ()), concurrency, lives, attempts, grace, on)
-    raise typer.Exit(run_async(lambda: working.work(request), trace=trace))
+    code = run_async(lambda: working.work(request), trace=trace)
+    if on is not None and code == 0:
+        working.leave()
+    raise typer.Exit(code)
 
 
 @app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
@@ -35,6 +36,7 @@ __all__ = [
     "ScheduleRequest",
     "SubmitRequest",
     "WorkRequest",
+    "leave",
     "show_budgets",
     "show_queues",
     "show_schedules",
@@ -123,6 +125,17 @@ async def work(request: WorkRequest) -> int:
                 # It works until it is cancelled: its workers do not know that the harness is shut down.
                 await beside(partial(temporal.work, client, harness, **limits), stopping)
     return 0
+
+
+def leave() -> None:
+    """End the process after work for Temporal, without the interpreter's clean-up.
+
+    Threads of its SDK may take the interpreter's lock while that is taken down, and the process would abort with
+    everything done: https://github.com/temporalio/sdk-python/issues/300.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _temporal() -> ModuleType:
