@@ -16,6 +16,7 @@ PRIVATE = (
     "noetic_py.checkpoints.locks.",
     "noetic_py.checkpoints.checks.",
     "noetic_py.checkpoints.sqlite.",
+    "noetic_py.runner.children.",
     "noetic_py.runner.lease.",
     "noetic_py.runner.registry.",
     "noetic_py.runner.stop_requests.",

@@ -356,6 +356,30 @@ async def test_children_of_a_deleted_parent_are_stopped(store: CheckpointBackend
             assert (await harness.runs.wait(child)).status == "aborted"
 
 
+async def test_a_child_can_be_resumed_and_forked_by_hand_when_its_parent_has_ended(store: CheckpointBackend) -> None:
+    fails = True
+
+    @step(version="1")
+    async def sometimes(x: int) -> int:
+        if fails:
+            raise ValueError("not yet")
+        # Longer than until its owner has looked at the parent.
+        await anyio.sleep(0.3)
+        return x
+
+    flow = spawn(sometimes, queue="children", id="flow")
+    async with working(store, flow, lease=0.9) as harness:
+        run_id = await harness.submit(flow, 1)
+        with anyio.fail_after(20):
+            assert (await harness.runs.wait(run_id)).status == "failed"
+        child = await reaches(harness, "sometimes", "failed")
+        fails = False
+        fork = await harness.fork(child)
+        with anyio.fail_after(20):
+            assert (await harness.resume(fork, sometimes)).value == 1
+            assert (await harness.resume(child, sometimes, wait=10.0)).value == 1
+
+
 async def test_a_child_that_is_waited_for_is_not_deleted(store: CheckpointBackend) -> None:
     flow = spawn(square, queue="later", id="flow")
     async with working(store, flow, queues=["default"]) as harness:

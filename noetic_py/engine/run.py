@@ -450,10 +450,11 @@ async def _stop_children(run: Run, wanted: set[str]) -> None:
         return
     ended = {each.value["run"] for each in run.journal if isinstance(each, Decision) and each.key == CHILD_USED}
     begun = [each for each in run.journal if isinstance(each, Pending) and each.kind == "run"]
-    children = run.resources.children()
-    for each in begun:
-        if each.key not in ended and each.key not in wanted:
-            await children.stop(each.key, f"run {run.run_id} does not wait for it any more", ORPHAN)
+    children, reason = run.resources.children(), f"run {run.run_id} does not wait for it any more"
+    async with anyio.create_task_group() as group:
+        for each in begun:
+            if each.key not in ended and each.key not in wanted:
+                group.start_soon(children.stop, each.key, reason, ORPHAN)
 
 
 def _until_due(queued: Queued, pending: Iterable[Pending]) -> Queued:

@@ -256,9 +256,10 @@ def _state(frame: Frame, spec: QueuedSpec) -> object:
 
 
 async def look_at_parent(run: Run) -> None:
-    """Stop a run when the one that waits for its end has ended, or was deleted."""
+    """Stop a run that a worker has when the one that waits for its end has ended, or was deleted."""
     store, parent = run.store, run.parent
-    if store is None or parent is None:
+    if store is None or parent is None or store.claimed is None:
+        # Who resumes it by hand, or a fork of it, wants it for itself.
         return
     entry = await store.backend.entry(parent)
     if entry is not None and (entry.status not in _ENDED or entry.held or "queue" in summary_fields(entry.summary)):
