@@ -354,25 +354,27 @@ class _Maker:
         first, second = sorted(self._source.sample(range(self._sessions), 2))
         if ability == "time":
             who, value = self._source.choice(self._people), self._new("town")
-            text = words.event.format(who=who, value=value)
+            text = _filled(words.event, who=who, value=value)
             self._said[first].append(text)
-            return DialogueQuestion(ability, words.when.format(who=who, value=value), _day(first).isoformat(), (text,))
+            return DialogueQuestion(
+                ability, _filled(words.when, who=who, value=value), _day(first).isoformat(), (text,)
+            )
         who, fact = self._free.pop()
-        asked = fact.asked.format(who=who)
+        asked = _filled(fact.asked, who=who)
         if ability == "abstention":
             return DialogueQuestion(ability, asked, words.unknown)
         value = self._new(fact.kind)
-        self._said[first].append(fact.said.format(who=who, value=value))
+        self._said[first].append(_filled(fact.said, who=who, value=value))
         if ability == "extraction":
             return DialogueQuestion(ability, asked, value, (value,))
         later = self._new(fact.kind)
         if ability == "update":
-            self._said[second].append(fact.changed.format(who=who, value=later))
+            self._said[second].append(_filled(fact.changed, who=who, value=later))
             return DialogueQuestion(ability, asked, later, (later,), (value,))
         place = next((at for at, (_, of) in enumerate(self._free) if of is fact), None)
         other = self._new("who") if place is None else self._free.pop(place)[0]
-        self._said[second].append(fact.said.format(who=other, value=later))
-        asked = fact.asked_of_two.format(who=who, other=other)
+        self._said[second].append(_filled(fact.said, who=other, value=later))
+        asked = _filled(fact.asked_of_two, who=who, other=other)
         return DialogueQuestion(ability, asked, f"{value} {words.both} {later}", (value, later))
 
     def _new(self, kind: str) -> str:
@@ -390,6 +392,13 @@ class _Maker:
         middles = 1 + len(self._taken) // _SHORT_NAMES
         parts = (_BEGINNINGS, *[_MIDDLES] * middles, _ENDS[kind])
         return "".join(self._source.choice(each) for each in parts)
+
+
+def _filled(sentence: str, **words: str) -> str:
+    """A sentence with words in its places."""
+    for name, word in words.items():
+        sentence = sentence.replace(f"{{{name}}}", word)
+    return sentence
 
 
 def _day(place: int) -> date:
