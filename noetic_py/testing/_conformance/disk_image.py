@@ -27,7 +27,9 @@ SECTOR = 512
 _LINE = re.compile(r"^(?P<thread>\d+) +(?P<call>\w+)\((?P<rest>.*)$")
 _RESUMED = re.compile(r"^(?P<thread>\d+) +<\.\.\. (?P<call>\w+) resumed>(?P<rest>.*)$")
 _ENDED = re.compile(r"^(?P<given>.*)\) += (?P<result>-?\d+)(<[^>]*>)?( .*)?$")
-_TOKEN = re.compile(r'(?P<handle>-?\d+|AT_FDCWD)<(?P<path>[^>]*)>|"(?P<text>(?:\\x[0-9a-f]{2})*)"(?P<cut>\.\.\.)?')
+_TOKEN = re.compile(
+    r'(?P<handle>(?<!\d)-?\d+|AT_FDCWD)<(?P<path>[^>]*)>|"(?P<text>(?:\\x[0-9a-f]{2})*)"(?P<cut>\.\.\.)?'
+)
 
 Files: TypeAlias = dict[str, bytes]
 """Files by their place in a folder; a name that ends with a slash is a folder."""
