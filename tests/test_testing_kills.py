@@ -113,6 +113,8 @@ class InPlace(SqliteBackend):
 
 class TestLate(KillContract):
     __test__ = False
+    # The first one that finds the fault is the last one.
+    kills = 200
 
     def make(self, folder: Path) -> CheckpointBackend:
         return Late(folder / "runs.db")
