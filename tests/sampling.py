@@ -25,7 +25,7 @@ Row: TypeAlias = Sequence[tuple[str, Hashable]]
 _LOOPS = ("asyncio", "trio")
 ONE_LOOP = not os.environ.get("NOETIC_REQUIRE_ALL")
 """Whether a case that both event loops have is run on one of them."""
-_SERVERS = ("plugins/noetic-postgres/", "plugins/noetic-redis/")
+_PLUGINS = ("plugins/",)
 _FILES = tuple(f"tests/test_checkpoints_{kind}.py" for kind in ("files", "signed", "sqlite"))
 
 
@@ -39,7 +39,7 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     # Where one loop is asked for by its name, all cases are run on it.
     on_both = not any(loop in config.option.keyword for loop in _LOOPS)
     for item in items:
-        if on_both and (item.nodeid.startswith(_SERVERS + _FILES) or _takes_turns(item)):
+        if on_both and (item.nodeid.startswith(_PLUGINS + _FILES) or _takes_turns(item)):
             if _on_the_other_loop(item, turns[item.nodeid.partition("[")[0]]):
                 left.add(item)
             elif item.nodeid.startswith(_FILES):
@@ -138,8 +138,9 @@ def _takes_turns(item: pytest.Item) -> bool:
 def _on_the_other_loop(item: pytest.Item, seen: dict[str, int]) -> bool:
     """Whether a case is left to the other event loop; half of them run on each.
 
-    A backend with a server or with files does its work in threads, which are the same under both. There a test with one
-    case is run on one loop too. `seen` has the cases of the test that came before, with their places.
+    A backend with a server or with files does its work in threads, which are the same under both, and most plugins call
+    a client that does. There a test with one case is run on one loop too. `seen` has the cases of the test that came
+    before, with their places.
     """
     loop = _params(item).get("anyio_backend")
     case = item.nodeid.replace(str(loop), "")
