@@ -29,12 +29,14 @@ from noetic_py import (
     settle,
     spawn,
     step,
+    tool,
     until,
 )
 from noetic_py.checkpoints import CheckpointBackend, InMemoryBackend, SharedBudget, SqliteBackend
 from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.checkpoints.files import FileBackend
 from noetic_py.context.step import AnyStep, Retry
+from noetic_py.core.items import FunctionCall
 from noetic_py.journal.stored import Lease, Transaction
 from noetic_py.testing import ScriptedModel
 
@@ -256,6 +258,50 @@ async def test_usage_is_as_without_a_queue(store: CheckpointBackend, n: int) -> 
         there = await result(harness, flow, "hello", budget=limits)
     for name in ("value", "status", "usage", "cost", "steps", "model_calls"):
         assert getattr(there, name) == getattr(here, name), name
+
+
+@tool
+async def look_up(word: str) -> str:
+    """Look a word up."""
+    return f"{word} is a word"
+
+
+def looking_up(queue: str | None) -> AnyStep:
+    """A child that calls a tool twice."""
+    child = loop(call_model(tools=[look_up], id="ask"), until=until.no_tool_calls(), id="child")
+    budget = Budget(steps=9, tool_calls=5, per_tool={"look_up": 4})
+    return sequence(spawn(child, queue=queue, budget=budget), id="flow")
+
+
+async def test_tools_of_a_child_are_counted(store: CheckpointBackend) -> None:
+    def model() -> ScriptedModel:
+        calls = [FunctionCall(name="look_up", arguments='{"word": "sea"}', call_id=f"c{i}") for i in range(2)]
+        return ScriptedModel(*calls, "done")
+
+    limits = Budget(steps=9, tool_calls=5, per_tool={"look_up": 4})
+    left: list[Any] = []
+
+    @step(version="1")
+    async def looks(x: object, ctx: Context) -> int:
+        left.append((ctx.budget.used.tool_calls, ctx.budget.steps, ctx.budget.per_tool))
+        return 0
+
+    for queue in (None, "children"):
+        flow = sequence(looking_up(queue), looks, id="outer")
+        async with working(store, flow, model=model()) as harness:
+            made = await result(harness, flow, "hello", budget=limits)
+            assert (made.steps, made.model_calls) == (4, 3)
+    assert left[0] == left[1]
+    assert left[0][0] == 2
+
+
+async def test_what_is_set_aside_is_kept_in_the_budget_of_a_step_around(store: CheckpointBackend) -> None:
+    """The next owner knows of children in queues before it begins the step that has the budget."""
+    part = each(spawn(square, queue="children", budget=Budget(steps=2)), id="part").with_options(budget=Budget(steps=4))
+    flow = sequence(part, total, id="flow")
+    async with working(store, flow) as harness:
+        made = await result(harness, flow, [1, 2, 3], budget=Budget(steps=10))
+        assert (made.value, made.steps) == (14, 4)
 
 
 @settings(max_examples=20)
