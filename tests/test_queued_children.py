@@ -156,7 +156,7 @@ async def test_a_child_begins_with_its_parents_request_and_not_before(store: Che
 
 
 async def test_a_child_begins_in_the_commit_of_the_request_for_it(store: CheckpointBackend) -> None:
-    """A parent that was fenced in between has no child that nobody waits for, and none is begun twice."""
+    """A parent that is fenced before it leaves no child behind, and none is begun twice."""
     flow = spawn(square, queue="children", id="flow")
     recorded = Recording(store)
     async with working(recorded, flow) as harness:
@@ -353,7 +353,7 @@ async def test_a_shared_budget_is_the_childs_too(store: CheckpointBackend) -> No
 
 
 async def test_a_child_that_takes_too_long(store: CheckpointBackend) -> None:
-    flow = spawn(square, queue="nobody-works-here", timeout=0.2, id="flow")
+    flow = spawn(square, queue="without-workers", timeout=0.2, id="flow")
     async with working(store, flow) as harness:
         with pytest.raises(errors.StepTimeout):
             await result(harness, flow, 2)
