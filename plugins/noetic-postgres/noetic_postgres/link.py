@@ -38,6 +38,14 @@ _END = (
     "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity"
     " WHERE right(application_name, 16) = %s AND pid <> pg_backend_pid()"
 )
+# Statements sent together leave a session active until their last message has come, so the server does not take
+# the transaction of a client that is stopped between two of them for an idle one.
+_END_STALLED = (
+    "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity"
+    " WHERE application_name ~ ' [0-9a-f]{16}$' AND datname = current_database() AND usename = current_user"
+    " AND pid <> pg_backend_pid() AND state = 'active' AND wait_event = 'ClientRead'"
+    " AND clock_timestamp() - state_change > current_setting('idle_in_transaction_session_timeout')::interval"
+)
 
 
 @frozen
@@ -201,6 +209,13 @@ class Link:
                 raise StoreUnavailable(
                     f"{where}: the server does not end a lost connection", where=where, reason="lost", hint="try again"
                 )
+
+    def end_stalled(self) -> None:
+        """Let the server end sessions of backends that wait in the middle of a transaction for their client to go on.
+
+        Such a client was stopped, or is cut off; the rows that its session has locked are free then.
+        """
+        self.connection.execute(_END_STALLED, [_ENDING])
 
     def was_taken(self, pending: Pending) -> bool:
         """Whether a write through another connection, which has ended, was committed.

@@ -105,6 +105,8 @@ class Reconnector:
             self._lose()
         else:
             self._undo()
+        if is_busy(error):
+            self._end_stalled()
         left = end - time.monotonic()
         # A lock is waited for again where there is time for all of that: cut off, it would look like a lost connection.
         if left > (self._server.timeout / 2 if is_busy(error) else 0) and (lost or is_passing(error) or is_busy(error)):
@@ -145,6 +147,14 @@ class Reconnector:
             except psycopg.Error as error:
                 raise from_server(error, self._server.where) from None
             lost_sessions.discard(lost)
+
+    def _end_stalled(self) -> None:
+        """Free what a stopped client keeps locked; a connection that was closed meanwhile has nothing to free."""
+        if self._link is not None:
+            try:
+                self._link.end_stalled()
+            except psycopg.Error:
+                self._lose()
 
     def _late(self) -> StoreUnavailable:
         server = self._server

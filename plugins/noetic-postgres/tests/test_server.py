@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -487,6 +488,22 @@ async def test_a_client_that_stops_in_a_transaction_holds_nothing(
         async with PostgresBackend(server.url(schema)) as backend:
             assert await journal(backend, "b") == [b"x", b"y"]
             assert await journal(backend, "a") == [b"x"]
+
+
+async def test_a_client_that_stops_between_statements_sent_together_holds_nothing(
+    server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("noetic_postgres.schema.IDLE", 0.1)
+    async with PostgresBackend(server.url(schema, more="&timeout=4"), connections=1) as backend:
+        await backend.append("r", expected_position=0, fence=0, records=[record("x")])
+        with server.connect() as stopped, suppress(psycopg.Error):
+            stopped.execute(f"SET application_name = 'noetic_py {0:016x}'")
+            with stopped.pipeline():
+                stopped.execute("BEGIN")
+                query = sql.SQL("SELECT 1 FROM {}.runs FOR UPDATE").format(sql.Identifier(schema))
+                stopped.execute(query)
+                assert await backend.append("r", expected_position=1, fence=0, records=[record("y")]) == 2
+            pytest.fail("its session was not ended")
 
 
 class TestSeveralAtOnce(SeveralAtOnce):
