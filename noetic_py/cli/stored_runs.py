@@ -35,10 +35,9 @@ from noetic_py.core.runtime import SYSTEM
 from noetic_py.errors import ConfigError
 from noetic_py.journal.records import JournalRecord, RunEnded
 from noetic_py.journal.transforms import Anchor
+from noetic_py.runner.recorded_events import RecordReader
 from noetic_py.runner.runs import RunInfo, Runs
 
-_POLL = 0.2
-"""Seconds between two looks at a journal that another process writes."""
 _STATUSES: tuple[RunStatus, ...] = get_args(RunStatus)
 _DIFFERENT = 1
 
@@ -131,23 +130,16 @@ async def show_views(db: str | None, name: str, *, as_json: bool) -> int:
 
 async def tail(db: str | None, name: str, *, as_json: bool) -> int:
     """Print a run's records as they come, until it ends."""
-    position = 0
     last: JournalRecord | None = None
     async with read_runs(db) as (runs, _):
         info = await find(runs, name)
-        while True:
-            # Asked first: what a process wrote before it was gone is read afterwards.
-            info = await runs.get(info.run_id)
-            records = await runs.journal(info.run_id, after=position)
-            for last in records:
-                position += 1
+        reader = RecordReader(runs, info.run_id, 0, anyio.sleep)
+        while records := await reader.next():
+            for position, last in records:
                 line = json.dumps(as_object(position, last)) if as_json else line_of(position, last)
                 if not write_out(line):
                     return 0
-            if not info.alive and not records:
-                break
-            if not records:
-                await anyio.sleep(_POLL)
+        info = await runs.get(info.run_id)
     if isinstance(last, RunEnded):
         return 0
     say(f"no process has the run any more, and its end is not written: {resume_line(info)}{flag(chosen(db))}")

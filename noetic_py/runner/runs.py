@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from noetic_py.journal.records import JournalRecord
     from noetic_py.journal.transforms import Anchor, VerificationReport
     from noetic_py.memory.view_state import RecordedView
+    from noetic_py.runner.recorded_events import RecordedEvents
 
 __all__ = [
     "DONE",
@@ -405,6 +406,35 @@ class Runs:
         """
         await require_run(self._access, self._backend, run_id, "export")
         return await self._records(run_id, after)
+
+    def events(self, run_id: str, *, after: int = 0) -> RecordedEvents:
+        """Follow a run of any process by its events: first those that are stored, then those that come.
+
+        `async for each in harness.runs.events(run_id): ...` ends when no process has the run and no worker will take
+        it. A run that is suspended or was cut off gives further events after it was resumed, behind the same cursor. An
+        event is here once its record is committed; pieces of text and what a step emits are not stored, so they are
+        only in [`harness.stream`][noetic_py.Harness.stream].
+
+        Args:
+            run_id: The run.
+            after: The cursor of the last event that was read, which may be in another process; 0 reads from the
+                beginning.
+
+        Raises:
+            ConfigError: `after` is not a cursor; code `"cursor"`.
+            RunNotFound: There is no such run, or it was deleted meanwhile; this and what follows is raised in the loop.
+            CodecError: A record cannot be read; the message says which.
+            StoreUnavailable: The store cannot be reached; go on with the last cursor.
+        """
+        from noetic_py.runner.recorded_events import RecordedEvents
+
+        if type(after) is not int or after < 0:
+            raise errors.ConfigError(
+                f"after={after!r:.80} is not a valid cursor; expected a whole number from 0 on",
+                code="cursor",
+                hint="pass the cursor of the last event",
+            )
+        return RecordedEvents(self, run_id, after, self._runtime.sleep)
 
     async def views(self, run_id: str) -> Sequence[RecordedView]:
         """What a model was shown in each answered call of a stored run, in the order of the journal.
