@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import ROUND_CEILING, Decimal
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -11,12 +11,25 @@ from noetic_py.core.budget import MOST, Amounts, Budget, BudgetLease, WarningSin
 from noetic_py.core.diagnostics import known_keywords
 from noetic_py.errors import BudgetExceeded, ConfigError
 
-Period: TypeAlias = Literal["hour", "day", "month"]
-"""How long a shared budget lasts: an hour, a day or a month of the calendar, in UTC."""
+Period: TypeAlias = Literal["minute", "hour", "day", "month"]
+"""How long a shared budget lasts: a minute, an hour, a day or a month of the calendar, in UTC."""
 
 EVER = "ever"
 """The period of a budget that never begins anew."""
-_FORMS: Mapping[str | None, str] = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "month": "%Y-%m", None: EVER}
+_FORMS: Mapping[str | None, str] = {
+    "minute": "%Y-%m-%dT%H:%M",
+    "hour": "%Y-%m-%dT%H",
+    "day": "%Y-%m-%d",
+    "month": "%Y-%m",
+    None: EVER,
+}
+# A day of the next month, from whichever day of a month.
+_LASTS: Mapping[str, timedelta] = {
+    "minute": timedelta(minutes=1),
+    "hour": timedelta(hours=1),
+    "day": timedelta(days=1),
+    "month": timedelta(days=31),
+}
 _UNITS = Decimal(1_000_000_000)
 _LONGEST = 256
 # Those that are held while a call is under way, and settled at what it has used; the others count when work begins.
@@ -39,23 +52,26 @@ class SharedBudget:
     Args:
         name: What it is called; runs with the same name share it.
         budget: The limits. Time, depth and a wrap-up are of one run, so they cannot be shared.
-        per: When it begins anew: with each `"hour"`, `"day"` or `"month"` in UTC by the store's clock; never when left
-            out.
+        per: When it begins anew: with each `"minute"`, `"hour"`, `"day"` or `"month"` in UTC by the store's clock;
+            never when left out.
+        wait: Whether work that it has no room for waits for the next period, or for what other runs give back, as for
+            a limit of rate. Otherwise, and where it could never have room, the work is refused.
 
     Raises:
         ConfigError: An argument is of the wrong kind; code `"budget"`.
     """
 
-    __slots__ = ("budget", "name", "per")
+    __slots__ = ("budget", "name", "per", "wait")
 
     @known_keywords("SharedBudget()")
-    def __init__(self, name: str, budget: Budget, *, per: Period | None = None) -> None:
+    def __init__(self, name: str, budget: Budget, *, per: Period | None = None, wait: bool = False) -> None:
         self.name: str = name
         self.budget: Budget = budget
         self.per: Period | None = per
-        self._check(name, budget, per)
+        self.wait: bool = wait
+        self._check(name, budget, per, wait)
 
-    def _check(self, name: object, budget: object, per: object) -> None:
+    def _check(self, name: object, budget: object, per: object, wait: object) -> None:
         if not isinstance(name, str) or not 0 < len(name) <= _LONGEST or not name.isprintable():
             raise ConfigError(
                 f"name={name!r:.80} is not a valid name of a shared budget; expected a text of 1 to {_LONGEST} "
@@ -79,9 +95,15 @@ class SharedBudget:
             )
         if per not in (*get_args(Period), None):
             raise ConfigError(
-                f"per={per!r} is not a valid period; expected 'hour', 'day', 'month' or None",
+                f"per={per!r} is not a valid period; expected 'minute', 'hour', 'day', 'month' or None",
                 code="budget",
                 hint='per="month"',
+            )
+        if not isinstance(wait, bool):
+            raise ConfigError(
+                f"wait={wait!r:.80} is not valid; expected True or False",
+                code="budget",
+                hint="wait=True waits where there is no room",
             )
         most = next((each for each, limit in budget.limits.items() if in_store(each, limit) > MOST), None)
         if most is not None:
@@ -93,7 +115,8 @@ class SharedBudget:
             )
 
     def __repr__(self) -> str:
-        return f"SharedBudget({self.name!r}, {self.budget!r}, per={self.per!r})"
+        wait = ", wait=True" if self.wait else ""
+        return f"SharedBudget({self.name!r}, {self.budget!r}, per={self.per!r}{wait})"
 
     @property
     def limits(self) -> dict[str, int]:
@@ -109,6 +132,19 @@ class SharedBudget:
             seconds: The store's clock, in seconds since 1970.
         """
         return datetime.fromtimestamp(seconds, UTC).strftime(_FORMS[self.per])
+
+    def left_of_period(self, seconds: float) -> float | None:
+        """The seconds until the next period begins; `None` without one.
+
+        Args:
+            seconds: The store's clock, in seconds since 1970.
+        """
+        if self.per is None:
+            return None
+        now = datetime.fromtimestamp(seconds, UTC)
+        begun = datetime.strptime(now.strftime(_FORMS[self.per]), _FORMS[self.per]).replace(tzinfo=UTC)
+        ends = begun + _LASTS[self.per]
+        return ((ends.replace(day=1) if self.per == "month" else ends) - now).total_seconds()
 
 
 class SharedLease(BudgetLease):

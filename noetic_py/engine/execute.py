@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
+from functools import partial
 from logging import DEBUG, WARNING
 from types import coroutine
 from typing import TYPE_CHECKING, Any
@@ -166,8 +167,10 @@ async def _further_attempts(frame: Frame, body: Body, value: object, error: Base
 
 async def _shared_step(frame: Frame, lease: BudgetLease, shared: RunBudgets) -> None:
     """Count a body that starts against the budgets that other runs share, too."""
+    from noetic_py.engine.kinds.suspension import with_room
+
     try:
-        await shared.start({"steps": 1})
+        await with_room(frame, shared, partial(shared.start, {"steps": 1}))
     except BaseException:
         lease.give_back_step()
         raise

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from decimal import Decimal
+from functools import partial
 from logging import DEBUG, WARNING
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from noetic_py.core.runtime import Runtime
 from noetic_py.core.shared_budget import HELD
 from noetic_py.core.tokens import TiktokenCounter, TokenCount, TokenCounter, counter_for, counter_of_encoding
 from noetic_py.engine.frame import Frame, in_time
-from noetic_py.engine.shared_budgets import Slice
+from noetic_py.engine.shared_budgets import RunBudgets, Slice
 from noetic_py.engine.telemetry import CallSpan, names_of
 from noetic_py.errors import BudgetExceeded, ModelError, ModelStreamError, UnknownPrice, UsageInvalid
 from noetic_py.journal.records import CallStarted
@@ -232,6 +233,12 @@ class ProviderCall:
         shared = self._frame.x.run.shared
         if shared is None:
             return await self._reserve_here()
+        from noetic_py.engine.kinds.suspension import with_room
+
+        return await with_room(self._frame, shared, partial(self._reserve_shared, shared))
+
+    async def _reserve_shared(self, shared: RunBudgets) -> Reservation:
+        """The same where other runs take of the same budgets."""
         tries = _TRIES
         while True:
             await shared.look()
@@ -242,8 +249,10 @@ class ProviderCall:
             except BudgetExceeded as error:
                 reservation.cancel()
                 tries -= 1
-                # Another run was faster. A call with a limit of its own cannot ask for less.
-                if not tries or error.dimension not in HELD or "max_output_tokens" in self._request.settings:
+                # Another run was faster. A call with a limit of its own cannot ask for less, and where it can wait for
+                # room it does not.
+                fixed = "max_output_tokens" in self._request.settings or shared.waits_for(error) is not None
+                if not tries or error.dimension not in HELD or fixed:
                     raise
             except BaseException:
                 reservation.cancel()

@@ -23,6 +23,10 @@ from noetic_py.journal.stored import BudgetChange, BudgetRow
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
     from noetic_py.engine.journaling.writer import RunWriter
+    from noetic_py.errors import BudgetExceeded
+
+_LOOK = 1.0
+"""Seconds after which a call looks again for what other calls have given back."""
 
 
 @define(eq=False)
@@ -116,13 +120,17 @@ class RunBudgets:
     # -- before work begins
 
     async def look(self) -> None:
-        """Learn how much there is of what calls hold."""
+        """Learn how much there is of what calls hold; for one that waits for room that is the whole budget."""
         periods: list[str] | None = None
         for index, lease in enumerate(self._leases):
             if not lease.limits:
                 continue
+            shared = lease.shared
+            if shared.wait:
+                lease.see("", {name: shared.budget.limits[name] for name in lease.limits}, {}, {})
+                continue
             periods = await self._periods() if periods is None else periods
-            shared, period = lease.shared, periods[index]
+            period = periods[index]
             rows = await self._store.backend.budgets(name=shared.name, since=period)
             row = next((each for each in rows if each.period == period), BudgetRow(shared.name, period))
             account = self._account(shared.name, period)
@@ -153,6 +161,31 @@ class RunBudgets:
         """
         held = {name: in_store(name, amount) for name, amount in amounts.items() if name in HELD}
         return await self._take({"model_calls": 1}, held)
+
+    def waits_for(self, error: BudgetExceeded) -> SharedBudget | None:
+        """The budget that has refused something, where that is waited for."""
+        return next((each for each in self._budgets if each.wait and each.name == error.shared), None)
+
+    async def time_to_wait(self, error: BudgetExceeded) -> float | None:
+        """How many seconds to wait until there may be room for what was refused.
+
+        Args:
+            error: Why it was refused.
+
+        Returns:
+            `None` where waiting is of no use, or the budget is not one that is waited for.
+        """
+        shared = self.waits_for(error)
+        if shared is None or error.requested > error.limit:
+            return None
+        now = await self._store.backend.clock()
+        if shared.period_at(now) != error.period:
+            return 0.0
+        left = shared.left_of_period(now)
+        if Decimal(error.settled) + Decimal(error.requested) > Decimal(error.limit):
+            return left
+        # What calls under way hold may be given back at any time.
+        return _LOOK if left is None else min(left, _LOOK)
 
     async def _take(self, counts: Mapping[str, int], held: Mapping[str, int]) -> Sequence[Slice]:
         asked: list[tuple[SharedBudget, Mapping[str, int], Mapping[str, int]]] = []

@@ -65,7 +65,8 @@ def limits_of(budget: Budget | SharedBudget | None) -> dict[str, object] | None:
     if budget is None:
         return None
     if isinstance(budget, SharedBudget):
-        return {**(limits_of(budget.budget) or {}), "shared": budget.name, "per": budget.per}
+        waits = {"wait": True} if budget.wait else {}
+        return {**(limits_of(budget.budget) or {}), "shared": budget.name, "per": budget.per, **waits}
     limits = {name: str(limit) for name, limit in budget.limits.items() if not name.startswith("per_tool:")}
     return {
         "limits": limits,
@@ -93,7 +94,9 @@ def budget_of(tree: Any, given: Budget | SharedBudget | None) -> Budget | Shared
             hint="resume(..., budget=Budget(..., wrap_up=...))",
         )
     budget = _stored_budget(tree)
-    return SharedBudget(tree["shared"], budget, per=tree["per"]) if "shared" in tree else budget
+    if "shared" not in tree:
+        return budget
+    return SharedBudget(tree["shared"], budget, per=tree["per"], wait=tree.get("wait") is True)
 
 
 def _stored_budget(tree: Any) -> Budget:

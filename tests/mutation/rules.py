@@ -217,6 +217,14 @@ RULES = (
         "        return []",
         "tests/test_shared_budgets.py::test_a_failed_call_gives_back",
     ),
+    Rule(
+        "D22",
+        "a run that waits for a shared budget is suspended",
+        "noetic_py/engine/kinds/suspension.py",
+        "        if waited + seconds > _SHORT and _may_leave(frame):\n",
+        "        if False:\n",
+        "tests/test_rates.py::test_the_only_worker_is_free_for_the_run_whose_owner_has_died",
+    ),
 )
 
 

@@ -9,10 +9,10 @@ what is recorded replays, and the step finds its answer.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
@@ -20,6 +20,7 @@ from noetic_py.context.step import AnyStep, Step
 from noetic_py.core.codec.structure import dump
 from noetic_py.core.control import Ask, Timer
 from noetic_py.core.events import RequestMade
+from noetic_py.core.types import T
 from noetic_py.engine.execute import call_from_body
 from noetic_py.engine.frame import Frame, Waiting, acting
 from noetic_py.engine.journaling import ledger
@@ -28,8 +29,11 @@ from noetic_py.engine.journaling.writer import PlannedWrite
 from noetic_py.engine.kind import Kind, Node
 from noetic_py.engine.kinds.output import misfit
 from noetic_py.engine.state import Run
-from noetic_py.errors import AnswerInvalid, ConfigError, Rejected, RequestExpired
+from noetic_py.errors import AnswerInvalid, BudgetExceeded, ConfigError, Rejected, RequestExpired
 from noetic_py.journal.records import Answered, Pending
+
+if TYPE_CHECKING:
+    from noetic_py.engine.shared_budgets import RunBudgets
 
 
 @frozen(eq=False)
@@ -227,7 +231,7 @@ async def run_sleep(timer: Timer, frame: Frame) -> None:
     now = await _now(run)
     ends = timer.ends(now) if known is None else datetime.fromisoformat(known)
     left = (ends - now).total_seconds()
-    if left > _SHORT and run.store is not None and _may_wait(frame):
+    if left > _SHORT and run.store is not None and _may_wait(frame.up):
         if known is None:
             await request(frame, Request("timer", (), prompt=f"sleeps until {ends.isoformat()}", expires=left))
         if run.store.claimed is not None:
@@ -235,12 +239,50 @@ async def run_sleep(timer: Timer, frame: Frame) -> None:
     await run.runtime.sleep(max(left, 0.0))
 
 
-def _may_wait(frame: Frame) -> bool:
-    """Whether the body around a step may begin again later."""
-    node = frame.up
+def _may_wait(node: Frame | None) -> bool:
+    """Whether a body, and those around it, may begin again later."""
     while node is not None and _why_not(node) is None:
         node = node.up
     return node is None
+
+
+async def with_room(frame: Frame, shared: RunBudgets, take: Callable[[], Awaitable[T]]) -> T:
+    """Take of shared budgets before work begins; where one waits for room, the step waits, and begins again later.
+
+    Waiting takes no more than `_SHORT` seconds of a worker, which may be what another run needs to give something back.
+
+    Args:
+        frame: The step whose work it is.
+        shared: The budgets of its run.
+        take: Takes of them.
+
+    Raises:
+        BudgetExceeded: One of them has no room, and is not waited for.
+        Waiting: A worker has the run, which is suspended now.
+    """
+    run, waited = frame.x.run, 0.0
+    while True:
+        try:
+            return await take()
+        except BudgetExceeded as error:
+            seconds = await shared.time_to_wait(error)
+            if seconds is None:
+                raise
+            name = error.shared
+        if waited + seconds > _SHORT and _may_leave(frame):
+            prompt = f"waits for room in the shared budget {name!r}"
+            await request(frame, Request("timer", (), prompt=prompt, expires=max(seconds, _SHORT)))
+            raise Waiting
+        await run.runtime.sleep(seconds)
+        waited += seconds
+
+
+def _may_leave(frame: Frame) -> bool:
+    """Whether a worker has the run and may suspend it; the answer to an earlier request of the step has to stay."""
+    store, asked = frame.x.run.store, None if frame.node is None else frame.node.asked
+    if store is None or store.claimed is None:
+        return False
+    return (asked is None or asked[0].kind == "timer") and _may_wait(frame)
 
 
 def _nothing(node: Node, codec: object = None) -> None:

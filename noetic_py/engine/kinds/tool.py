@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Awaitable, Iterator, Sequence
+from functools import partial
 from logging import ERROR, INFO
 from typing import Any
 
@@ -31,7 +32,7 @@ from noetic_py.engine.fingerprint import fingerprint_of
 from noetic_py.engine.frame import Frame, failure_of, in_time, is_late, pause, resumed
 from noetic_py.engine.journaling import ledger, replay
 from noetic_py.engine.kind import BodySegment, Kind, Node
-from noetic_py.engine.kinds.suspension import Request, answer_of, answer_to, check
+from noetic_py.engine.kinds.suspension import Request, answer_of, answer_to, check, with_room
 from noetic_py.engine.layers.handles import Live
 from noetic_py.engine.layers.lifecycle import after_tool_call, appended, before_tool_call, present
 from noetic_py.engine.telemetry import describe_result, describe_tool, record_failure
@@ -605,7 +606,8 @@ async def _count(frame: Frame, tool: AnyTool) -> None:
     frame.lease.take_tool_call(tool.name)
     shared = frame.x.run.shared
     if shared is not None:
-        await shared.start({"tool_calls": 1, f"per_tool:{tool.name}": 1})
+        counts = {"tool_calls": 1, f"per_tool:{tool.name}": 1}
+        await with_room(frame, shared, partial(shared.start, counts))
     frame.used_tool = tool.name
     frame.noted = True
 
