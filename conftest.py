@@ -1,7 +1,7 @@
 """Of all tests, the library's and the plugins': their order, files and programs, and which say what they cover.
 
-Saying so more than doubles what a test costs. What a second event loop, random programs, killed processes, servers and
-a browser run is the same code once more, so with coverage switched on it is not watched.
+Saying so more than doubles what a test costs. What random programs, killed processes, servers and a browser run is the
+same code once more, so with coverage switched on it is not watched.
 """
 
 from __future__ import annotations
@@ -57,11 +57,7 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
 
 def watched(item: pytest.Item) -> bool:
     """Whether what a test covers is noted."""
-    if item.get_closest_marker("watched") is not None:
-        return True
-    again = "[trio" in item.nodeid and item.get_closest_marker("either_loop") is None
-    again = again or str(item.path).startswith(UNWATCHED)
-    return not again and item.get_closest_marker("timed") is None
+    return not str(item.path).startswith(UNWATCHED) and item.get_closest_marker("timed") is None
 
 
 def pytest_configure(config: pytest.Config) -> None:

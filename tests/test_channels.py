@@ -1054,7 +1054,6 @@ async def test_a_handle_is_made_where_the_run_is() -> None:
         await handle.result()
 
 
-@pytest.mark.watched
 @pytest.mark.parametrize("there", ["asyncio", "trio"])
 async def test_sending_from_a_thread_with_an_event_loop_of_its_own(there: str, anyio_backend: str) -> None:
     async with Harness(plugins=()) as harness:

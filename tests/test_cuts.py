@@ -33,8 +33,7 @@ from noetic_py.checkpoints.files import FileBackend
 from noetic_py.checkpoints.sqlite import SqliteBackend
 from noetic_py.context.detached import DetachedRun
 from noetic_py.errors import ChannelTimeout, StepTimeout, ToolFailed
-from noetic_py.testing import FaultyBackend
-from tests.killing import assert_resumable
+from noetic_py.testing import FaultyBackend, assert_resumable_everywhere
 
 pytestmark = pytest.mark.anyio
 
@@ -619,7 +618,7 @@ class Program:
 @pytest.mark.parametrize("seed", range(6))
 async def test_random_programs(seed: int) -> None:
     """Killed before and after every commit, each comes out as the run that was not killed."""
-    await assert_resumable(Program(seed).flow, "go", state=StateBag())
+    await assert_resumable_everywhere(Program(seed).flow, "go", state=StateBag())
 
 
 async def test_a_loop_in_a_scope() -> None:

@@ -34,7 +34,7 @@ from noetic_py.testing import FaultyBackend, ScriptedModel
 from noetic_py.testing.faults import When
 from noetic_py.testing.ledger import attempt_of
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 Ctx = Context[Memory, StateBag]
 AnyStep = Step[Any, Any, Any, Any]

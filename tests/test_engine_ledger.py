@@ -46,7 +46,7 @@ from noetic_py.journal.values import SameAsChild
 from noetic_py.memory import function
 from noetic_py.testing import ScriptedModel, assert_resumable_everywhere
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 Ctx = Context[Memory, StateBag]
 ORDERS = Channel("orders", str, mode="queue")

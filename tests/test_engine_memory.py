@@ -51,9 +51,8 @@ from noetic_py.memory import (
     function,
 )
 from noetic_py.plugins import LayerRegistry, hookimpl
-from noetic_py.testing import FaultyBackend, ScriptedModel
+from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
 from noetic_py.testing.faults import When
-from tests.killing import assert_resumable
 
 pytestmark = pytest.mark.anyio
 
@@ -724,7 +723,7 @@ async def seen_with(wrap: Any) -> list[Any]:
             await harness.run(loop(wrap(refused), until=until.no_tool_calls(), max_iterations=5), "b")
     found = list(seen)
     if wrap is wrapped:
-        await assert_resumable(flow, "go", make=lambda backend: Harness(checkpoints=backend))
+        await assert_resumable_everywhere(flow, "go", make=lambda backend: Harness(checkpoints=backend))
     return found
 
 
@@ -846,7 +845,9 @@ async def test_a_kill_between_any_two_steps_leaves_log_and_memory_agreeing() -> 
     def ask_again() -> Any:
         return call_model(ScriptedModel("again"), id="again")
 
-    kills = await assert_resumable(flow, "x", make=lambda backend: Harness(memory=Whole(), checkpoints=backend))
+    kills = await assert_resumable_everywhere(
+        flow, "x", make=lambda backend: Harness(memory=Whole(), checkpoints=backend)
+    )
     assert kills > 40
 
 
@@ -911,7 +912,7 @@ async def test_a_model_call_of_a_layer_is_not_made_twice() -> None:
         one: Says = Says()
         two: Says = Says()
 
-    assert await assert_resumable(flow, "x", make=made) > 6
+    assert await assert_resumable_everywhere(flow, "x", make=made) > 6
 
 
 # ---------------------------------------------------------------------------------------------------- misuse

@@ -35,7 +35,7 @@ from noetic_py.journal.records import StateRevised
 from noetic_py.memory import function
 from noetic_py.testing import FaultyBackend
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 
 @define

@@ -40,7 +40,7 @@ from noetic_py.engine import body
 from noetic_py.journal.records import AttemptFailed, Intent, StepFinished, StepStopped, stored_name
 from noetic_py.testing import FaultyBackend, ScriptedModel
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 Ctx = Context[Memory, StateBag]
 

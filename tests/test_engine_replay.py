@@ -49,9 +49,8 @@ from noetic_py.journal.records import (
 from noetic_py.memory import function
 from noetic_py.testing import FaultyBackend, assert_resumable_everywhere
 from noetic_py.testing.resumable import kill_points
-from tests.sampling import is_for_this_loop
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 Ctx = Context[Memory, StateBag]
 AnyStep = Step[Any, Any, Any, Any]
@@ -468,8 +467,6 @@ async def test_wherever_it_dies_what_is_stored_in_the_end_says_the_same(name: st
     assert said(await harness(whole).resume("r", make(), on_error="result")) == expected
     # Before its first commit there is no run to go on with.
     for at, when in kill_points(whole.appends)[1:]:
-        if not is_for_this_loop(at + (when == "after")):
-            continue
         backend = FaultyBackend(InMemoryBackend(), dies_at=at, when=when)
         with backend.outlived():
             await harness(backend).run(make(), 1, run_id="r", on_error="result")

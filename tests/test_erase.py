@@ -28,7 +28,7 @@ from tests.properties.checks import FULL, SEED, examples
 from tests.test_checkpoints_signed import Sum, Veil
 from tests.test_memory_layers_semantic import Recorded
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 MAKES: dict[str, Callable[[Path], CheckpointBackend]] = {
     "memory": lambda folder: InMemoryBackend(),

@@ -32,7 +32,7 @@ from tests.histories.recording import (
     tried_again,
 )
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).resolve().parent.parent
 HISTORIES = {history.name: history for history in read_histories()}

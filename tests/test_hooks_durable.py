@@ -37,10 +37,9 @@ from noetic_py.context.artifacts import ArtifactOwner, ArtifactStore, StoredArti
 from noetic_py.core import reducers
 from noetic_py.errors import NoeticError, StepFailed
 from noetic_py.memory import Compaction
-from noetic_py.testing import FaultyBackend, ScriptedModel
-from tests.killing import assert_resumable
+from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 
 def says(request: ModelRequest) -> Any:
@@ -143,7 +142,7 @@ def whole() -> Step[Any, Any, Mem, Any]:
 
 
 async def test_what_hooks_do_is_there_once_wherever_the_process_dies() -> None:
-    killed = await assert_resumable(whole, "lamp?", state=StateBag(), make=harness, also=artifacts)
+    killed = await assert_resumable_everywhere(whole, "lamp?", state=StateBag(), make=harness, also=artifacts)
     assert killed >= 14
     backend = InMemoryBackend()
     async with harness(backend) as one:
@@ -187,7 +186,7 @@ def handed() -> Step[Any, Any, Mem, Any]:
 
 
 async def test_a_handover_that_a_hook_below_has_asked_for_is_heard_again_by_a_run_that_goes_on() -> None:
-    await assert_resumable(handed, "lamp?", state=StateBag(), make=harness)
+    await assert_resumable_everywhere(handed, "lamp?", state=StateBag(), make=harness)
     async with harness(InMemoryBackend()) as one:
         assert (await one.run(handed(), "lamp?")).value == "a person says: 4 coins"
 
@@ -206,7 +205,7 @@ def final() -> Step[Any, Any, Mem, Any]:
 
 
 async def test_an_output_that_stands_for_the_answer_does_so_in_a_run_that_goes_on() -> None:
-    await assert_resumable(final, "lamp?", state=StateBag(), make=harness)
+    await assert_resumable_everywhere(final, "lamp?", state=StateBag(), make=harness)
     async with harness(InMemoryBackend()) as one:
         result = await one.run(final(), "lamp?", run_id="r")
         assert result.value == ["4", "4"]
@@ -458,4 +457,4 @@ async def test_a_hook_cuts_a_loop_short_before_or_after_what_it_is_called_for(ev
 
 @pytest.mark.parametrize("event", ["after_model", "before_tool", "after_tool"])
 async def test_a_loop_that_a_hook_cuts_short_ends_so_wherever_the_process_dies(event: str) -> None:
-    await assert_resumable(lambda: cut_by(event), "x", state=Bought(), make=buying)
+    await assert_resumable_everywhere(lambda: cut_by(event), "x", state=Bought(), make=buying)

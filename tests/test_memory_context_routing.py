@@ -11,8 +11,8 @@ from noetic_py.errors import ConfigError, InvalidEntry, ReadOnlyMemory, StateTyp
 from noetic_py.memory import CatalogueView, ContextItem, ContextPool, ContextQueue, MemoryLayer, WorkingMemory, function
 from noetic_py.memory.listeners import Adding, Appended, Appending
 from noetic_py.memory.routing import inject_layer, is_routed, receipt, route, unrouted
+from noetic_py.testing import assert_resumable_everywhere
 from noetic_py.tools import MISSING
-from tests.killing import assert_resumable
 
 pytestmark = pytest.mark.anyio
 
@@ -366,7 +366,7 @@ async def note_text(_: object) -> ContextItem[Any]:
 
 
 async def test_a_run_that_dies_keeps_an_entry_once() -> None:
-    kills = await assert_resumable(
+    kills = await assert_resumable_everywhere(
         lambda: sequence(note_text, hand_on, note_text, seen),
         None,
         make=lambda backend: Harness(memory=Mem(), checkpoints=backend, plugins=()),

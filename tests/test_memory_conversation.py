@@ -40,7 +40,7 @@ from noetic_py.models.model import ModelProfile, ModelRequest
 from noetic_py.testing import FaultyBackend, ScriptedModel, VirtualRuntime
 from tests.properties.checks import examples
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 COUNTER = EstimatedCounter()
 WORDS = ("harbour", "tide", "pilot", "chart", "anchor", "buoy", "lantern", "mast", "rope", "keel", "compass", "storm")

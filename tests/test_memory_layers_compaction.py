@@ -19,8 +19,7 @@ from noetic_py.memory import Compacted, Compaction
 from noetic_py.memory.blocks import weigh
 from noetic_py.memory.layers.common import COUNTER
 from noetic_py.models.model import ModelRequest
-from noetic_py.testing import FaultyBackend, ScriptedModel
-from tests.killing import assert_resumable
+from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
 
 pytestmark = pytest.mark.anyio
 
@@ -292,7 +291,7 @@ async def test_a_resumed_run_does_not_summarise_again() -> None:
 
 async def test_a_run_comes_out_the_same_wherever_it_dies() -> None:
     memory = make(Compaction(model=summariser(500), **SETTINGS))
-    kills = await assert_resumable(
+    kills = await assert_resumable_everywhere(
         lambda: flow(reader(7)), "Read the book.", make=lambda backend: Harness(memory=memory, checkpoints=backend)
     )
     assert kills > 10

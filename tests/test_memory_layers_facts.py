@@ -39,8 +39,7 @@ from noetic_py.errors import ConfigError, ModelUnavailable, NoContextError, Tool
 from noetic_py.memory import Fact, Facts, KnownFacts, Scope
 from noetic_py.memory.layers.common import COUNTER
 from noetic_py.models.model import ModelRequest
-from noetic_py.testing import FaultyBackend, ScriptedModel, VirtualRuntime
-from tests.killing import assert_resumable
+from noetic_py.testing import FaultyBackend, ScriptedModel, VirtualRuntime, assert_resumable_everywhere
 from tests.layer_runs import HOSTILE, is_sealed
 
 pytestmark = pytest.mark.anyio
@@ -747,7 +746,7 @@ async def test_a_run_comes_out_the_same_wherever_it_dies() -> None:
             memory=bundle(Facts(extract=True)), model=model, checkpoints=backend, runtime=runtime, plugins=()
         )
 
-    assert await assert_resumable(flow, "go", make=make) > 4
+    assert await assert_resumable_everywhere(flow, "go", make=make) > 4
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])

@@ -26,8 +26,7 @@ from noetic_py.errors import ConfigError, ModelUnavailable, NoContextError
 from noetic_py.memory import Observational, Observed
 from noetic_py.memory.layers.common import COUNTER
 from noetic_py.models.model import ModelRequest, ModelResponse
-from noetic_py.testing import FaultyBackend, ScriptedModel
-from tests.killing import assert_resumable
+from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
 
 pytestmark = pytest.mark.anyio
 
@@ -175,7 +174,7 @@ async def test_a_run_comes_out_the_same_wherever_it_dies() -> None:
         seen: Observational = Observational(model=ScriptedModel(*[distilled] * 300), every=1)
 
     memory = Mem()
-    kills = await assert_resumable(
+    kills = await assert_resumable_everywhere(
         lambda: flow(answering()), "go", make=lambda backend: Harness(memory=memory, checkpoints=backend)
     )
     assert kills > 4

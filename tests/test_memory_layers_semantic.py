@@ -34,8 +34,7 @@ from noetic_py.memory.layers.common import COUNTER
 from noetic_py.memory.layers.passages import LocalShelf, Passages
 from noetic_py.memory.layers.vectors import Found, split, unit
 from noetic_py.models.model import ModelRequest
-from noetic_py.testing import FaultyBackend, ScriptedModel
-from tests.killing import assert_resumable
+from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
 
 pytestmark = pytest.mark.anyio
 
@@ -275,7 +274,7 @@ async def test_a_run_comes_out_the_same_wherever_it_dies() -> None:
     class Mem(Memory):
         past: SemanticRecall = SemanticRecall(embedder=TopicEmbedder())
 
-    kills = await assert_resumable(
+    kills = await assert_resumable_everywhere(
         lambda: loop(call_model(ScriptedModel(lambda request: "The moon makes it.")), until=until.no_tool_calls()),
         "Why is there a tide?",
         make=lambda backend: Harness(memory=Mem(), checkpoints=backend),

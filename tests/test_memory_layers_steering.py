@@ -12,8 +12,7 @@ from noetic_py.core.items import FunctionCallOutput
 from noetic_py.errors import ConfigError, LayerError, ModelUnavailable, NoContextError
 from noetic_py.memory import Rule, Steering
 from noetic_py.models.model import ModelRequest, ModelResponse
-from noetic_py.testing import FaultyBackend, ScriptedModel
-from tests.killing import assert_resumable
+from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
 
 pytestmark = pytest.mark.anyio
 
@@ -198,7 +197,7 @@ async def test_a_run_comes_out_the_same_wherever_it_dies() -> None:
         return KEPT
 
     memory = make(Rule(name="careful", question="Is it dangerous?", model=ScriptedModel(*[judged] * 200)))
-    kills = await assert_resumable(
+    kills = await assert_resumable_everywhere(
         lambda: flow(answering()), "clean up", make=lambda backend: Harness(memory=memory, checkpoints=backend)
     )
     assert kills > 4

@@ -26,8 +26,7 @@ from noetic_py.core.control import AnyResult
 from noetic_py.errors import ConfigError
 from noetic_py.memory import CountedCalls, Rule, Scope, Steering, ToolLimits
 from noetic_py.models.model import ModelRequest
-from noetic_py.testing import FaultyBackend, ScriptedModel
-from tests.killing import assert_resumable
+from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
 
 pytestmark = pytest.mark.anyio
 
@@ -169,7 +168,7 @@ async def test_the_count_is_right_wherever_the_process_dies() -> None:
     def agent() -> Any:
         return flow(*[answer] * 4)
 
-    assert await assert_resumable(agent, "Go.", make=make) > 4
+    assert await assert_resumable_everywhere(agent, "Go.", make=make) > 4
     whole = FaultyBackend(InMemoryBackend())
     async with make(whole) as harness:
         result = await harness.run(agent(), "Go.", run_id="r")

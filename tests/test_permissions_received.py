@@ -50,7 +50,7 @@ from noetic_py.testing import ScriptedModel
 from noetic_py.tools.arguments import as_received
 from noetic_py.tools.permissions import decide
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 SPELLINGS = 500
 """How many ways of writing the arguments each kind of rule is tried with."""

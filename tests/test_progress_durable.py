@@ -30,8 +30,7 @@ from noetic_py import (
 from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.core.events import StepCommitted
 from noetic_py.journal.records import Progressed, RunEnded
-from noetic_py.testing import FaultyBackend
-from tests.killing import assert_resumable
+from noetic_py.testing import FaultyBackend, assert_resumable_everywhere
 from tests.progressing import AnyStep, Path, Plain, by_name, noting, plain, rounds
 
 pytestmark = pytest.mark.anyio
@@ -445,7 +444,7 @@ async def test_it_is_killed_before_and_after_each_commit_and_comes_out_the_same(
     async def progress(backend: CheckpointBackend) -> object:
         return sorted(["/".join(path), *entry] for path, entry in (await left(backend, "resumable")).items())
 
-    assert await assert_resumable(flow, 2, also=progress) > 40
+    assert await assert_resumable_everywhere(flow, 2, also=progress) > 40
 
 
 # ------------------------------------------------------------------------------------------------- against an oracle

@@ -19,7 +19,7 @@ from noetic_py import FunctionCall, FunctionCallOutput, Harness, InMemoryBackend
 from noetic_py.checkpoints import Record
 from noetic_py.testing import FaultyBackend, ScriptedModel
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 FLOW = '''
 from noetic_py import Channel, Context, Memory, Retry, StateBag

@@ -33,7 +33,7 @@ from noetic_py.memory import function
 from noetic_py.testing import FaultyBackend
 from noetic_py.testing.faults import When
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 Ctx = Context[Memory, StateBag]
 AnyStep = Step[Any, Any, Any, Any]

@@ -32,13 +32,8 @@ class TestOther(Kit):
 def test_two(anyio_backend, durable):
     pass
 
-@pytest.mark.either_loop
-@pytest.mark.parametrize("seed", [3, 4, 5])
-def test_turns(anyio_backend, seed):
-    pass
-
-@pytest.mark.either_loop
-def test_turns_alone(anyio_backend):
+@pytest.mark.parametrize("seed", range(20))
+def test_seeds(anyio_backend, seed):
     pass
 
 @pytest.mark.parametrize("kind", ["x", "y", "z"])
@@ -66,24 +61,23 @@ def chosen_cases(folder: Path, **variables: str) -> list[str]:
     (folder / "test_cases.py").write_text(FILE)
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "--collect-only", "-c", str(ROOT / "pyproject.toml")]
     command += ["-p", "conftest", "-p", "tests.conftest", "--rootdir", str(ROOT), str(folder)]
-    environment = {name: value for name, value in os.environ.items() if name != "NOETIC_REQUIRE_ALL"}
+    environment = {name: value for name, value in os.environ.items() if name != "NOETIC_OTHER_LOOP"}
     done = subprocess.run(command, cwd=ROOT, env=environment | variables, capture_output=True, text=True, check=True)
     return [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
 
 
-def test_outside_of_ci_each_case_is_run_on_one_loop(tmp_path: Path) -> None:
-    def without_loops(cases: list[str]) -> set[str]:
-        return {case.replace("asyncio", "").replace("trio", "") for case in cases}
-
-    one = chosen_cases(tmp_path)
-    assert {case for case in one if "asyncio" in case} != set()
-    assert {case for case in one if "trio" in case} != set()
-    assert len(without_loops(one)) == len(one)
-    assert without_loops(one) == without_loops(chosen_cases(tmp_path, NOETIC_REQUIRE_ALL="1"))
+def test_each_case_is_run_on_one_loop_and_in_another_run_on_the_other(tmp_path: Path) -> None:
+    first, second = (
+        {case for case in chosen_cases(tmp_path, **variables) if "test_seeds" in case}
+        for variables in ({}, {"NOETIC_OTHER_LOOP": "1"})
+    )
+    assert len(first) == len(second) == 20
+    assert first | second == {f"test_seeds[{loop}-{seed}]" for loop in ("asyncio", "trio") for seed in range(20)}
+    assert 5 < len([case for case in first if "asyncio" in case]) < 15
 
 
 def test_a_choice_of_the_cases_is_run(tmp_path: Path) -> None:
-    cases = chosen_cases(tmp_path, NOETIC_REQUIRE_ALL="1")
+    cases = chosen_cases(tmp_path)
     # Three rows of two values each, on two event loops, in two classes: each two of the three meet.
     kit = [case for case in cases if "test_kit" in case]
     assert len(kit) == 6
@@ -91,14 +85,7 @@ def test_a_choice_of_the_cases_is_run(tmp_path: Path) -> None:
         f"{loop}-{row}]" for loop in ("asyncio", "trio") for row in ("1-a", "2-a", "3-b")
     }
     assert sorted(case.partition("::")[0] for case in kit) == ["TestOne"] * 3 + ["TestOther"] * 3
-    assert len([case for case in cases if "test_two" in case]) == 4
-    assert sorted(case for case in cases if "test_turns" in case) == [
-        "test_turns[asyncio-3]",
-        "test_turns[asyncio-5]",
-        "test_turns[trio-4]",
-        "test_turns_alone[asyncio]",
-        "test_turns_alone[trio]",
-    ]
+    assert len([case for case in cases if "test_two" in case]) == 2
     assert 6 <= len([case for case in cases if "test_four" in case]) <= 8
 
 

@@ -37,8 +37,7 @@ from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.core import reducers
 from noetic_py.core.events import StepCommitted
 from noetic_py.memory import ContextItem, ContextQueue, Returned, Scope, function
-from noetic_py.testing import FaultyBackend, ScriptedModel
-from tests.killing import assert_resumable
+from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
 
 pytestmark = pytest.mark.anyio
 
@@ -126,7 +125,7 @@ async def test_paths_join_the_fields_that_have_a_reducer(kind: str) -> None:
         result = await harness.run(flows[kind], ["a", "bc"], state=State(1))
     assert result.state.hits == (203 if kind == "merge with states" else 4)
     assert result.state.words == [], "without a reducer a path's state is its own"
-    await assert_resumable(lambda: flows[kind], ["a", "bc"], state=State(1))
+    await assert_resumable_everywhere(lambda: flows[kind], ["a", "bc"], state=State(1))
 
 
 async def test_a_failed_path_adds_nothing() -> None:
@@ -384,7 +383,7 @@ async def test_paths_and_children_come_back_where_a_layer_says_how(kind: str) ->
     def make(store: CheckpointBackend) -> Harness[Any]:
         return Harness(memory=bundle(Scope.EXECUTION), checkpoints=store)
 
-    await assert_resumable(lambda: flows[kind], ["a", "b"], make=make)
+    await assert_resumable_everywhere(lambda: flows[kind], ["a", "b"], make=make)
 
 
 async def test_functions_that_are_called_in_one_round() -> None:

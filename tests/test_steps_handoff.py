@@ -33,8 +33,7 @@ from noetic_py import (
 from noetic_py.checkpoints import InMemoryBackend
 from noetic_py.core.budget import Budget
 from noetic_py.errors import BudgetExceeded, ConfigError, HandoffLimit, LimitExceeded, ReplayDiverged, StepFailed
-from noetic_py.testing import FaultyBackend, ScriptedModel
-from tests.killing import assert_resumable
+from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
 
 pytestmark = pytest.mark.anyio
 
@@ -287,18 +286,18 @@ def made() -> Step[str, str]:
 
 @pytest.mark.parametrize("text", ["refund 7", "shoes", ""])
 async def test_a_chain_goes_on_after_a_kill_anywhere(text: str) -> None:
-    assert await assert_resumable(made, text) >= 4
+    assert await assert_resumable_everywhere(made, text) >= 4
 
 
 async def test_a_long_chain_goes_on_after_a_kill_anywhere() -> None:
-    assert await assert_resumable(counting, 4) >= 10
+    assert await assert_resumable_everywhere(counting, 4) >= 10
 
 
 async def test_composites_of_chains_go_on_after_a_kill_anywhere() -> None:
     def flow() -> Step[str, tuple[str, str]]:
         return parallel(triage >> sell, spawn(triage), concurrency=1)
 
-    assert await assert_resumable(flow, "refund 3") >= 8
+    assert await assert_resumable_everywhere(flow, "refund 3") >= 8
 
 
 async def test_the_handing_body_does_not_run_again_once_its_handoff_is_stored() -> None:

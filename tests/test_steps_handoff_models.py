@@ -43,11 +43,10 @@ from noetic_py.context.hooks import Hook, HookContext
 from noetic_py.core.events import HandedOver
 from noetic_py.journal.records import StepFinished
 from noetic_py.memory import Permissions, WorkingMemory
-from noetic_py.testing import FaultyBackend, ScriptedModel
+from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
 from noetic_py.tools.permissions import PermissionRule
-from tests.killing import assert_resumable
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 Ctx = Context[Memory, StateBag]
 # What no checker lets through.
@@ -346,7 +345,7 @@ async def test_a_chain_goes_on_after_a_kill_anywhere() -> None:
     def made(backend: Any) -> Harness[Any]:
         return Harness(plugins=(), model=talk().model(), checkpoints=backend)
 
-    assert await assert_resumable(round_trip, "hello", make=made) >= 30
+    assert await assert_resumable_everywhere(round_trip, "hello", make=made) >= 30
 
 
 @pytest.mark.parametrize("place", ["sequence", "parallel", "spawn"])
@@ -370,7 +369,7 @@ async def test_chains_in_other_steps_go_on_after_a_kill_anywhere(place: str) -> 
         desk = Desk(triage=[call("transfer_to_refunds", input={"order": 3})])
         return Harness(plugins=(), model=desk.model(), checkpoints=backend)
 
-    assert await assert_resumable(flow, "hello", make=made) >= 12
+    assert await assert_resumable_everywhere(flow, "hello", make=made) >= 12
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite", "files"])

@@ -49,9 +49,8 @@ from noetic_py.core.events import RequestMade
 from noetic_py.journal.records import Pending
 from noetic_py.testing import FaultyBackend, ScriptedModel, VirtualRuntime
 from noetic_py.testing.faults import When
-from tests.sampling import is_for_this_loop
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 Ctx = Context[Memory, StateBag]
 AnyStep = Step[Any, Any, Any, Any]
@@ -922,7 +921,7 @@ async def test_killed_anywhere_it_comes_to_the_same_end(ledger: Ledger, when: Wh
     expected, died = await whole(None)
     assert (expected, died) == (((1, 2), ["paid 0", "url"]), False)
     deaths = 0
-    for dies_at in filter(lambda at: is_for_this_loop(at + WHENS.index(when)), range(1, 100)):
+    for dies_at in range(1, 100):
         found, died = await whole(dies_at)
         assert found == expected, dies_at
         deaths += died

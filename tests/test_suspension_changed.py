@@ -45,7 +45,7 @@ from noetic_py.testing.faults import When
 from noetic_py.tools import Tool
 from noetic_py.tools.permissions import PermissionAction, PermissionRule
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 Ctx = Context[Memory, StateBag]
 NOTE = "The call was approved with other arguments, and was made with these: "

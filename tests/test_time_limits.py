@@ -120,13 +120,17 @@ def starts(block: AnyStep) -> Any:
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_no_body_begins_after_the_time_of_its_run(shape: str, durable: bool) -> None:
     for options in OPTIONS:
-        block = Blocking()
-        async with Harness(checkpoints=store(durable)) as harness:
-            result = await harness.run(SHAPES[shape](block.step), "x", on_error="result", **options)
-        assert result.status == "budget_exceeded", options
-        assert isinstance(result.error, BudgetExceeded)
-        assert result.error.dimension == "seconds"
-        assert 1 <= block.begun < 8, options
+        begun, tries = 0, 20
+        # A busy machine may need all of the time before the first body.
+        while not begun and tries:
+            block, tries = Blocking(), tries - 1
+            async with Harness(checkpoints=store(durable)) as harness:
+                result = await harness.run(SHAPES[shape](block.step), "x", on_error="result", **options)
+            assert result.status == "budget_exceeded", options
+            assert isinstance(result.error, BudgetExceeded)
+            assert result.error.dimension == "seconds"
+            begun = block.begun
+        assert 1 <= begun < 8, options
 
 
 @pytest.mark.parametrize("shape", sorted(SHAPES.keys() - {"detached"}))

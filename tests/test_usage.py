@@ -38,7 +38,7 @@ from noetic_py.models import (
 )
 from noetic_py.testing import ScriptedModel
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 BAD_COUNTS: list[Any] = [
     -1,

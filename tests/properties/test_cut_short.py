@@ -44,7 +44,7 @@ from noetic_py.cli.run_tree import read_tree
 from noetic_py.memory import function
 from tests.properties.checks import SEED, examples
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 AnyStep = Step[Any, Any, Any, Any]
 AnyResult = RunResult[Any, Any]

@@ -14,7 +14,7 @@ from noetic_py.testing import RandomProgram, random_program
 from tests.properties.checks import SEED, examples, left_over, tasks
 from tests.properties.durably import Kill, Life, TriedAgain, check_end
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 CHUNKS = 4
 WHOLE = examples(sample=24, full=1200)

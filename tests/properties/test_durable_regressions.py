@@ -48,7 +48,7 @@ from noetic_py.testing.faults import When
 from noetic_py.testing.ledger import attempt_of
 from noetic_py.testing.resumable import ResumeCheck, kill_points
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 Ctx = Context[Memory, StateBag]
 AnyStep = Step[Any, Any, Any, Any]

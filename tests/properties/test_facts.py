@@ -24,7 +24,7 @@ from noetic_py.models.model import ModelRequest
 from noetic_py.testing import FaultyBackend, ScriptedModel, VirtualRuntime
 from tests.properties.checks import SEED, examples
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ from noetic_py.testing.resumable import NotReached, ResumeCheck, kill_points
 from tests.properties.checks import SEED, examples, left_over, tasks
 from tests.properties.remembering import PROGRAMS, Program, stored
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 def test_there_are_twenty_programs() -> None:

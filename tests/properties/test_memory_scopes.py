@@ -13,7 +13,7 @@ from noetic_py.checkpoints import CheckpointBackend, SqliteBackend
 from noetic_py.memory import Scope, function
 from tests.properties.checks import SEED, examples
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 OPERATIONS = examples(sample=120, full=10_000)
 

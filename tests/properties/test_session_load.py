@@ -25,7 +25,7 @@ from noetic_py.sessions.queue import SessionLock
 from tests.crash.folders import quick_folder
 from tests.properties.checks import SEED, examples, left_over, tasks
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 CALLERS = 100
 TURNS = examples(sample=60, full=1_000)

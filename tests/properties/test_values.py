@@ -14,7 +14,7 @@ from noetic_py.core.values import is_dict, is_list
 from noetic_py.testing import FaultyBackend
 from tests.properties.checks import SEED, examples
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 CHUNKS = 4
 PROGRAMS = examples(sample=32, full=2000)

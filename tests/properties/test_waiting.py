@@ -21,7 +21,7 @@ from noetic_py.testing.ledger import attempt_of
 from tests.properties.checks import SEED, examples, left_over, tasks
 from tests.properties.durably import Kill, Life, check_end
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 CHUNKS = 4
 WAITING = examples(sample=40, full=1200)

@@ -187,7 +187,6 @@ NOTHING: tuple[object, ...] = (None, 0, [])
 
 
 @pytest.mark.anyio
-@pytest.mark.either_loop
 @pytest.mark.parametrize(
     ("acting", "says"),
     [(None, True), (ADMIN, OSError("down")), (ADMIN, False)],
@@ -254,7 +253,6 @@ def is_refusal(deed: Deed, came: object, *, seen: bool) -> bool:
 
 
 @pytest.mark.anyio
-@pytest.mark.either_loop
 @pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: f"{deed.method}-{deed.do.__name__}")
 async def test_every_role(deed: Deed) -> None:
     cells = [Principal(user, {role}) for role in ROLES for user in ("ada", "bob", None)]
@@ -292,7 +290,6 @@ def told(came: object, names: dict[str, str]) -> str:
 
 
 @pytest.mark.anyio
-@pytest.mark.either_loop
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 @pytest.mark.parametrize("role", sorted(ROLES.keys() - ANY_OWNER))
 async def test_what_is_another_s_is_as_if_it_were_not_there(store: str, role: str, tmp_path: Path) -> None:
@@ -313,7 +310,6 @@ async def test_what_is_another_s_is_as_if_it_were_not_there(store: str, role: st
 
 
 @pytest.mark.anyio
-@pytest.mark.either_loop
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 async def test_everybody_finds_their_own(store: str, tmp_path: Path) -> None:
     people = [f"user-{number}" for number in range(5)]
@@ -349,7 +345,6 @@ async def note(text: str | None, ctx: Context[Remembering, StateBag]) -> list[di
 
 
 @pytest.mark.anyio
-@pytest.mark.either_loop
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 async def test_nobody_recalls_what_another_has_said(store: str, tmp_path: Path) -> None:
     secret = {"note": "ada's"}
@@ -440,7 +435,6 @@ class Crowd:
 
 
 @pytest.mark.anyio
-@pytest.mark.either_loop
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 async def test_users_among_each_other(store: str, tmp_path: Path) -> None:
     """Five users do anything to anything: each sees what is their own, all of it, and nothing else."""
@@ -496,7 +490,6 @@ def test_run_sync() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.either_loop
 @pytest.mark.parametrize("name", ["stats", "describe"])
 async def test_the_store_as_a_whole_is_for_those_who_may_read_everybody_s(name: str) -> None:
     async with a_world(InMemoryBackend()) as world:

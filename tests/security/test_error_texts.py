@@ -33,7 +33,7 @@ from noetic_py.errors import NoeticError
 from noetic_py.memory import Filesystem
 from noetic_py.testing import ScriptedModel
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 THEIRS = "theirs-5c1d"
 """In every id, name, input and value of the other tenant."""

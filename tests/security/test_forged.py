@@ -32,7 +32,7 @@ from noetic_py.core.codec import from_wire, to_wire
 from noetic_py.errors import ConfigError, ForgedEvent
 from noetic_py.testing import ScriptedModel
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 PAID: list[str] = []
 

@@ -16,7 +16,7 @@ from tests.properties.checks import examples
 from tests.servers.figures import Figure
 from tests.servers.hostile_ids import BROKEN, INSIDE, MIXED, PLAIN, HostileIdsContract, victim_in
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 STORES = ["memory", "sqlite", "files"]
 IDS = list(dict.fromkeys([*KEPT.values(), *REFUSED.values(), *LONG.values(), *PLAIN, *BROKEN, *INSIDE, *MIXED]))

@@ -48,7 +48,7 @@ from noetic_py.redaction import MASK
 from noetic_py.testing import ScriptedModel
 from tests.security.sinks import Sinks, sinks
 
-pytestmark = [pytest.mark.anyio, pytest.mark.either_loop]
+pytestmark = pytest.mark.anyio
 
 RUN_OPTIONS = ("budget", "model_settings", "services", "state")
 CHAT = loop(call_model(), until=until.no_tool_calls(), max_iterations=4)
