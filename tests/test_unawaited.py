@@ -28,6 +28,7 @@ OTHERS = {
     "runner.children.QueuedChildren",
     "runner.registry.Living",
     "runner.plan.Planner",
+    "runner.recorded_events.RecordReader",
     "runner.registry.Signals",
     "runner.registry.DetachedHarnessRun",
     "runner.workers.QueueWorker",

@@ -380,6 +380,11 @@ async def journal(w: World) -> object:
     return len(await w.harness.runs.journal(w.stored)) > 0
 
 
+@deed("Runs.events", "read", "export")
+async def events(w: World) -> bool:
+    return len([each async for each in w.harness.runs.events(w.stored)]) > 0
+
+
 @deed("Runs.history", "read", "export")
 async def history(w: World) -> object:
     await w.harness.runs.history(w.stored)
