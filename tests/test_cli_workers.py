@@ -9,8 +9,10 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
+import anyio
 import pytest
 
+from noetic_py.checkpoints import BudgetChange, SqliteBackend, Transaction
 from tests.cli_shell import TIMEOUT, Inside, Shell, posix, read_until
 
 BUYING = """
@@ -134,6 +136,26 @@ def test_shared_budgets_are_shown(inside: Inside) -> None:
         ["team-a", period, "cost", "$0.00", "$0.00", "$0.50", "0"],
         ["team-a", period, "steps", "1", "0", "1", "0"],
     ]
+
+
+def test_budgets_of_periods_that_are_over(inside: Inside) -> None:
+    async def take() -> None:
+        limits = {"steps": 5}
+        taken = [BudgetChange("team-a", period, {"steps": 2}, None, limits) for period in ("2020-01", "ever")]
+        holds = BudgetChange("team-a", "2020-02", {}, {"tokens": 1}, limits)
+        async with SqliteBackend(inside.folder / "runs.db") as backend:
+            await backend.commit([Transaction("r", 0, 0, (), acquire=60.0, budgets=[*taken, holds])])
+
+    def periods(*options: str) -> list[str]:
+        done = inside.run("budgets", "--db", "sqlite:runs.db", "--json", *options)
+        return [row["period"] for row in json.loads(done.stdout)]
+
+    anyio.run(take)
+    assert periods() == ["2020-02", "ever"]
+    assert periods("--all") == ["2020-01", "2020-02", "ever"]
+    done = inside.run("prune", "--db", "sqlite:runs.db", "--older-than", "1d")
+    assert (done.returncode, done.stdout) == (0, "0 runs forgotten\n")
+    assert periods("--all") == ["2020-02", "ever"]
 
 
 @pytest.mark.parametrize(

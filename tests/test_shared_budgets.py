@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import anyio
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from noetic_py import (
     Budget,
@@ -32,10 +35,13 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.checkpoints import CheckpointBackend, SharedBudget
+from noetic_py.access import ACTIONS, Principal, RoleAccess, acting_as
+from noetic_py.checkpoints import BudgetChange, CheckpointBackend, SharedBudget, SqliteBackend, Transaction
 from noetic_py.core.events import BudgetWarning
+from noetic_py.core.shared_budget import has_ended
 from noetic_py.journal.fields import summary_fields
 from noetic_py.testing import FaultyBackend, ScriptedModel, VirtualRuntime
+from tests.properties.checks import examples
 from tests.servers.budget_race import race
 
 pytestmark = pytest.mark.anyio
@@ -360,6 +366,23 @@ async def test_a_run_of_a_dead_owner_that_is_deleted_gives_back() -> None:
         assert await row_of(backend) == ({"model_calls": 1, "tokens": most}, {})
 
 
+@pytest.mark.parametrize("access", [None, RoleAccess({"operator": ACTIONS}, any_owner={"operator"})])
+@pytest.mark.parametrize("older_than", [None, timedelta(0)])
+async def test_a_run_of_a_dead_owner_that_is_pruned_gives_back(
+    access: RoleAccess | None, older_than: timedelta | None
+) -> None:
+    async with InMemoryBackend() as backend:
+        most = await dies_in_a_call(backend, SHARED)
+        with acting_as(Principal("eve", {"operator"})):
+            async with Harness(checkpoints=backend, access=access) as harness:
+                assert await harness.runs.prune(older_than=older_than, keep=1, statuses=["running"]) == 0
+                assert await harness.runs.prune(older_than=older_than, keep=0) == 0
+                assert await row_of(backend) == ({"model_calls": 1}, {"r": {"tokens": most}})
+                assert await harness.runs.prune(older_than=older_than, keep=0, statuses=["running"]) == 1
+        assert await backend.head("r") is None
+        assert await row_of(backend) == ({"model_calls": 1, "tokens": most}, {})
+
+
 async def test_a_fork_holds_nothing() -> None:
     async with InMemoryBackend() as backend:
         most = await dies_in_a_call(backend, SHARED)
@@ -467,3 +490,120 @@ def test_a_shared_budget_says_what_it_is() -> None:
 
 async def test_processes_race_for_one_budget(tmp_path: Path) -> None:
     await race(str(tmp_path / "runs.db"))
+
+
+@settings(max_examples=examples(100, 20_000))
+@given(
+    st.sampled_from(["minute", "hour", "day", "month"]),
+    st.integers(10**8, 4 * 10**9),
+    st.sampled_from([60, 3_600, 86_400, 2_678_400, 40_000_000]),
+    st.floats(-1.5, 1.5),
+)
+def test_a_period_has_ended_when_a_later_one_has_begun(per: Any, taken: int, span: int, share: float) -> None:
+    shared, begun = SharedBudget("team", Budget(steps=1), per=per), datetime.fromtimestamp(taken, UTC)
+    period = shared.period_at(begun.timestamp())
+    # The texts of a kind of periods are in the order of time.
+    for moment in (begun + timedelta(seconds=span * share), begun.replace(second=0, microsecond=0), begun):
+        assert has_ended(period, moment) == (shared.period_at(moment.timestamp()) > period)
+    left = shared.left_of_period(begun.timestamp())
+    assert left is not None
+    for moment in (begun + timedelta(seconds=left, milliseconds=each) for each in (-1, 1)):
+        later = shared.period_at(moment.timestamp()) > period
+        assert has_ended(period, moment) == later == (moment > begun + timedelta(seconds=left))
+
+
+@pytest.mark.parametrize(
+    "period",
+    ["ever", "", "x", "2026", "2026-1", "2026-13", "2026-02-30", "2026-11-30T24", "\uff12026-11", "9999-12", "-"],
+)
+def test_what_is_no_period_of_the_calendar_has_not_ended(period: str) -> None:
+    assert not has_ended(period, datetime.max.replace(tzinfo=UTC))
+
+
+PERIODS = [
+    "2026-10",
+    "2026-11",
+    "2026-11-29",
+    "2026-11-30",
+    "2026-11-30T22",
+    "2026-11-30T23",
+    "2026-11-30T23:58",
+    "ever",
+]
+"""The last minute of November has begun: of each kind of period one has just ended, and one goes on."""
+
+
+async def spent(backend: CheckpointBackend, *rows: tuple[str, str], held: int = 0) -> None:
+    """Have a run take of rows."""
+    taken = [BudgetChange(name, period, {"steps": 1}, {"tokens": held}) for name, period in rows]
+    await backend.commit([Transaction("taker", 0, 0, (), acquire=1e6, release=not held, budgets=taken)])
+
+
+@pytest.mark.parametrize(
+    ("ago", "left"),
+    [
+        (timedelta(0), {"2026-11", "2026-11-30", "2026-11-30T23", "ever"}),
+        (timedelta(seconds=10, microseconds=1), {"2026-11", "2026-11-30", "2026-11-30T23", "2026-11-30T23:58", "ever"}),
+        (timedelta(days=1), {*PERIODS} - {"2026-10"}),
+        (timedelta(days=29, hours=23, minutes=59, seconds=10), {*PERIODS} - {"2026-10"}),
+        (timedelta(days=30), {*PERIODS}),
+    ],
+)
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_old_rows_are_pruned(tmp_path: Path, kind: str, ago: timedelta, left: set[str]) -> None:
+    # The harness's own clock is not the one that periods go by.
+    runtime = VirtualRuntime(start=datetime(2026, 11, 30, 23, 59, 10, tzinfo=UTC))
+    sqlite = SqliteBackend(tmp_path / "runs.db", runtime=runtime)
+    async with sqlite if kind == "sqlite" else InMemoryBackend(runtime=runtime) as backend:
+        await spent(backend, *((name, period) for name in ("a", "b") for period in PERIODS))
+        async with Harness(checkpoints=backend, runtime=VirtualRuntime()) as harness:
+            assert await harness.runs.prune(keep=0) == 0
+            assert len(await harness.runs.budgets()) == 16
+            assert await harness.runs.prune(older_than=ago) == 0
+            rows = await harness.runs.budgets()
+        assert {(row.name, row.period) for row in rows} == {(name, period) for name in ("a", "b") for period in left}
+
+
+async def test_many_rows_are_pruned_but_none_that_a_run_holds_something_of() -> None:
+    async with InMemoryBackend() as backend, Harness(checkpoints=backend) as harness:
+        await spent(backend, *(("team", f"2020-01-01T{at // 60:02}:{at % 60:02}") for at in range(250)))
+        await spent(backend, ("team", "2020-01"), ("other", "2020-01-01T00:07"), held=5)
+        for used, left in ((5, ["other", "team"]), (0, [])):
+            await harness.runs.prune(older_than=timedelta(days=1))
+            assert [row.name for row in await harness.runs.budgets()] == left
+            head = await backend.head("taker")
+            assert head is not None
+            settled = [BudgetChange(row.name, row.period, {"tokens": used}, {}) for row in await backend.budgets()]
+            await backend.commit([Transaction("taker", 0, head.fence, (), budgets=settled)])
+
+
+async def test_who_may_prune_rows() -> None:
+    access = RoleAccess(
+        {"member": ACTIONS, "reader": {"read"}, "deleter": {"delete"}, "operator": {"read", "delete"}},
+        any_owner={"reader", "deleter", "operator"},
+    )
+    async with InMemoryBackend() as backend, Harness(checkpoints=backend, access=access) as harness:
+        await spent(backend, ("team", "2020-01"))
+        for role, rows in (("member", 1), ("reader", 1), ("deleter", 1), ("operator", 0)):
+            with acting_as(Principal("ada", {role})):
+                assert await harness.runs.prune(older_than=timedelta(days=1)) == 0
+            assert len(await backend.budgets()) == rows, role
+
+
+async def test_a_folder_of_files_is_pruned_without_rows(tmp_path: Path) -> None:
+    async with Harness(checkpoints=f"files:{tmp_path}") as harness:
+        await harness.run(one, 0)
+        assert await harness.runs.prune(older_than=timedelta(0)) == 1
+
+
+async def test_a_damaged_row_keeps_no_run_from_being_pruned(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteBackend(path) as backend, Harness(checkpoints=backend) as harness:
+        await spent(backend, ("team", "2020-01"))
+        await harness.run(one, 0)
+        with closing(sqlite3.connect(path)) as file, file:
+            file.execute("UPDATE budgets SET crc = crc + 1")
+        assert await harness.runs.prune(keep=1) == 0
+        with pytest.raises(errors.CorruptRecord, match="shared budget 'team' is damaged"):
+            await harness.runs.prune(older_than=timedelta(0))
+        assert [info.run_id for info in await harness.runs.list()] == ["taker"]

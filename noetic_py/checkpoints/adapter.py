@@ -140,6 +140,10 @@ class BlockingStore(Protocol):
         """The rows of shared budgets."""
         ...
 
+    def forget_budgets(self, places: Sequence[tuple[str, str]], /) -> None:
+        """Remove rows of shared budgets that no run holds anything of."""
+        ...
+
     def get(self, scope: Scope, key: str, /) -> StoredValue | None:
         """The value of a key."""
         ...
@@ -480,6 +484,17 @@ class StoreBackend(ABC, Generic[S]):
         if since:
             checks.check_id(since, "period")
         return await self._do(lambda store: store.budgets(name, since))
+
+    async def forget_budgets(self, places: Sequence[tuple[str, str]]) -> None:
+        """Remove rows of shared budgets, those that no run holds anything of.
+
+        Raises:
+            ConfigError: The backend has no shared budgets; code `"budgets"`.
+        """
+        for name, period in places:
+            checks.check_id(name, "budget")
+            checks.check_id(period, "period")
+        await self._do(lambda store: store.forget_budgets(places), write=True)
 
     # -- scoped values
 

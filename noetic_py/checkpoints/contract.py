@@ -316,11 +316,22 @@ class CheckpointBackend(Protocol):
     # -- shared budgets
 
     async def budgets(self, *, name: str | None = None, since: str = "") -> Sequence[BudgetRow]:
-        """The rows of shared budgets, by name and period; only commits change them.
+        """The rows of shared budgets, by name and period; commits change them, and `forget_budgets` removes them.
 
         Args:
             name: Only those with this name.
             since: Only those whose period is this one, or comes behind it in the order of texts.
+
+        Raises:
+            ConfigError: The backend has no shared budgets; code `"budgets"`.
+        """
+        ...
+
+    async def forget_budgets(self, places: Sequence[tuple[str, str]]) -> None:
+        """Remove rows of shared budgets, those that no run holds anything of when they are removed; the others stay.
+
+        Args:
+            places: Their names and periods; one that is not there is no error.
 
         Raises:
             ConfigError: The backend has no shared budgets; code `"budgets"`.

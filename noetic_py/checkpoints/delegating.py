@@ -173,6 +173,10 @@ class DelegatingBackend:
         """The rows of shared budgets."""
         return await self.inner.budgets(name=name, since=since)
 
+    async def forget_budgets(self, places: Sequence[tuple[str, str]]) -> None:
+        """Remove rows of shared budgets that no run holds anything of."""
+        await self.inner.forget_budgets(places)
+
     async def get(self, scope: Scope, key: str) -> StoredValue | None:
         """The value of a key."""
         return await self.inner.get(scope, key)

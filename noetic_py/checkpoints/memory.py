@@ -311,6 +311,12 @@ class MemoryStore:
         rows = sorted(self.shared.items())
         return [row for (own, period), row in rows if name in (None, own) and period >= since]
 
+    def forget_budgets(self, places: Sequence[tuple[str, str]]) -> None:
+        """Remove rows of shared budgets that no run holds anything of."""
+        for place in places:
+            if place in self.shared and not self.shared[place].held:
+                del self.shared[place]
+
     # -- scoped values
 
     def get(self, scope: Scope, key: str) -> StoredValue | None:

@@ -224,12 +224,17 @@ def queues(db: Database = None, json: Json = False, trace: Trace = False) -> Non
 
 
 @app.command()
-def budgets(db: Database = None, json: Json = False, trace: Trace = False) -> None:
-    """Show what is used of shared budgets, in each of their periods, and which runs have reserved some."""
+def budgets(
+    everything: Annotated[bool, typer.Option("--all", help="Show periods that are over, too.")] = False,
+    db: Database = None,
+    json: Json = False,
+    trace: Trace = False,
+) -> None:
+    """Show what is used of shared budgets in the periods that go on, and which runs have reserved some."""
     from noetic_py.cli import working
     from noetic_py.cli.stored_runs import run_async
 
-    raise typer.Exit(run_async(lambda: working.show_budgets(db, as_json=json), trace=trace))
+    raise typer.Exit(run_async(lambda: working.show_budgets(db, everything=everything, as_json=json), trace=trace))
 
 
 @app.command()
@@ -511,7 +516,10 @@ def prune(
     json: Json = False,
     trace: Trace = False,
 ) -> None:
-    """Forget old runs. Those that a process has are left."""
+    """Forget old runs. Those that a process has are left.
+
+    With --older-than, what was used of shared budgets in periods that ended before is forgotten too.
+    """
     from noetic_py.cli import stored_runs
 
     def work() -> stored_runs.Work:

@@ -25,6 +25,7 @@ from noetic_py.cli.loading import FlowFile, load_flow, make_harness
 from noetic_py.cli.report import say, write_out
 from noetic_py.cli.running import database_of
 from noetic_py.context.step import Retry
+from noetic_py.core.shared_budget import has_ended
 from noetic_py.errors import ConfigError, MissingExtra
 from noetic_py.harness import Harness
 from noetic_py.journal.stored import BudgetRow, QueueStats
@@ -184,10 +185,11 @@ async def show_queues(db: str | None, *, as_json: bool) -> int:
     return 0
 
 
-async def show_budgets(db: str | None, *, as_json: bool) -> int:
-    """Print the rows of shared budgets."""
-    async with read_runs(db) as (runs, _):
-        found = await runs.budgets()
+async def show_budgets(db: str | None, *, everything: bool, as_json: bool) -> int:
+    """Print the rows of shared budgets; those of periods that are over only if runs hold something of them, or all."""
+    async with read_runs(db) as (runs, backend):
+        now = datetime.fromtimestamp(await backend.clock(), UTC)
+        found = [row for row in await runs.budgets() if everything or row.held or not has_ended(row.period, now)]
     if as_json:
         write_out(json.dumps([_budget(row) for row in found], indent=2, default=str))
         return 0

@@ -36,6 +36,32 @@ _LONGEST = 256
 HELD = frozenset({"input_tokens", "output_tokens", "tokens", "cached_input_tokens", "cost"})
 
 
+def _end_of(period: str) -> datetime | None:
+    """The first moment after a period; `None` if it never ends, or is not of the calendar."""
+    for per, form in _FORMS.items():
+        if per is None:
+            continue
+        try:
+            begun = datetime.strptime(period, form).replace(tzinfo=UTC)
+            ends = begun + _LASTS[per]
+        except (ValueError, OverflowError):
+            continue
+        if begun.strftime(form) == period:
+            return ends.replace(day=1) if per == "month" else ends
+    return None
+
+
+def has_ended(period: str, moment: datetime) -> bool:
+    """Whether a period is over at a moment; one that never ends is not, nor one that is not of the calendar.
+
+    Args:
+        period: Its name, as `SharedBudget.period_at` gives it.
+        moment: The moment, with a time zone.
+    """
+    ends = _end_of(period)
+    return ends is not None and ends <= moment
+
+
 def in_store(dimension: str, amount: Decimal) -> int:
     """An amount as a store counts it: money in billionths of a USD, rounded up."""
     return int((amount * _UNITS if dimension == "cost" else amount).to_integral_value(ROUND_CEILING))
@@ -139,12 +165,8 @@ class SharedBudget:
         Args:
             seconds: The store's clock, in seconds since 1970.
         """
-        if self.per is None:
-            return None
-        now = datetime.fromtimestamp(seconds, UTC)
-        begun = datetime.strptime(now.strftime(_FORMS[self.per]), _FORMS[self.per]).replace(tzinfo=UTC)
-        ends = begun + _LASTS[self.per]
-        return ((ends.replace(day=1) if self.per == "month" else ends) - now).total_seconds()
+        ends = _end_of(self.period_at(seconds))
+        return None if ends is None else (ends - datetime.fromtimestamp(seconds, UTC)).total_seconds()
 
 
 class SharedLease(BudgetLease):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attrs import evolve, frozen
@@ -26,6 +26,7 @@ from noetic_py.core.control import (
     stream_of,
 )
 from noetic_py.core.runtime import Runtime
+from noetic_py.core.shared_budget import has_ended
 from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.run_summary import PlainCodec, PlannedStep, ResumePlan, forked_from, load_records
 from noetic_py.journal.stored import BudgetRow, QueueStats, RunEntry, Stats
@@ -69,6 +70,7 @@ _LEFT_BY_WORKERS: tuple[RunStatus, ...] = ("queued", "running", "interrupted", "
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
 _PAGE = 100
+_OF_ROWS: tuple[AccessAction, ...] = ("read", "delete")
 DONE: tuple[RunStatus, ...] = ("completed",)
 """The statuses that `prune` removes by default."""
 # The reasons that concern the one file that holds a run: the list itself was read.
@@ -594,32 +596,74 @@ class Runs:
 
         With an access policy these are the runs that the caller may delete; the others are not counted by `keep`.
 
+        With `older_than` the rows of shared budgets go too whose period ended so long ago, and of which no run holds
+        anything. An access policy has to allow `"delete"` for all owners, or they stay.
+
         Args:
             older_than: Only runs that were last written so long ago.
             keep: Leave so many of the newest.
             statuses: Only runs that stand so.
 
         Returns:
-            How many were forgotten.
+            How many runs were forgotten.
 
         Raises:
             ConfigError: Neither `older_than` nor `keep` was given, or a status is unknown; code `"prune"`.
+            CorruptRecord: The row of a shared budget is damaged; the runs were forgotten, and no row was.
         """
         await self._require_principal()
         _check_statuses(statuses)
         before = None if older_than is None else self._runtime.now() - older_than
-        if self._access.allows_all:
-            owners = [run_id for run_id in await self._owners() if await self._is_there(run_id)]
-            pruned = await self._backend.prune(before=before, keep=keep, statuses=statuses)
-            for run_id in owners:
-                if not await self._is_there(run_id):
-                    await self._clear_values(run_id)
-            return pruned
         check_prune(before, keep)
-        return await self._prune_allowed(before, keep or 0, statuses)
+        at_once = self._access.allows_all and not await self._hold_budgets(statuses)
+        pruned = await (self._prune_at_once if at_once else self._prune_each)(before, keep, statuses)
+        if older_than is not None:
+            await self._prune_budgets(older_than)
+        return pruned
 
-    async def _prune_allowed(self, before: datetime | None, keep: int, statuses: Collection[RunStatus]) -> int:
+    async def _prune_at_once(self, before: datetime | None, keep: int | None, statuses: Collection[RunStatus]) -> int:
+        owners = [run_id for run_id in await self._owners() if await self._is_there(run_id)]
+        pruned = await self._backend.prune(before=before, keep=keep, statuses=statuses)
+        for run_id in owners:
+            if not await self._is_there(run_id):
+                await self._clear_values(run_id)
+        return pruned
+
+    async def _rows(self) -> Sequence[BudgetRow]:
+        """The rows of shared budgets; none where the backend has none."""
+        try:
+            return await self._backend.budgets()
+        except errors.ConfigError as error:
+            if error.code != "budgets":
+                raise
+            return ()
+
+    async def _hold_budgets(self, statuses: Collection[RunStatus]) -> bool:
+        """Whether a run that may be pruned holds something of a shared budget, which it has to give back first."""
+        try:
+            for run_id in {run_id for row in await self._rows() for run_id in row.held}:
+                entry = await self._backend.entry(run_id)
+                if entry is not None and entry.status in statuses and not entry.held:
+                    return True
+        except (errors.CorruptRecord, errors.RecordRefused):
+            # What cannot be read may be of one of them.
+            return True
+        return False
+
+    async def _prune_budgets(self, age: timedelta) -> None:
+        for action in _OF_ROWS:
+            if not await self._access.allows(action, Resource()):
+                return
+        # By the clock that periods begin and end by.
+        before = datetime.fromtimestamp(await self._backend.clock(), UTC) - age
+        rows = [row for row in await self._rows() if not row.held and has_ended(row.period, before)]
+        ended = [(row.name, row.period) for row in rows]
+        for at in range(0, len(ended), _PAGE):
+            await self._backend.forget_budgets(ended[at : at + _PAGE])
+
+    async def _prune_each(self, before: datetime | None, keep: int | None, statuses: Collection[RunStatus]) -> int:
         old: list[str] = []
+        left = keep or 0
         cursor: int | None = None
         while page := await self._backend.list(after=cursor):
             cursor = page[-1].cursor
@@ -628,16 +672,19 @@ class Runs:
                     continue
                 if not await self._allows(entry, "read", "delete"):
                     continue
-                if keep:
-                    keep -= 1
+                if left:
+                    left -= 1
                 elif (before is None or entry.updated < before) and not entry.held:
                     old.append(entry.run_id)
         return sum([await self._forget(run_id) for run_id in old])
 
     async def _forget(self, run_id: str) -> bool:
+        from noetic_py.runner.lease import give_back
+
         try:
+            await give_back(self._backend, run_id)
             await self._backend.delete(run_id)
-        except errors.RunBusy:
+        except (errors.RunBusy, errors.LeaseLost):
             # It was resumed since.
             return False
         await self._clear_values(run_id)

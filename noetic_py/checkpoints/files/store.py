@@ -653,6 +653,10 @@ class FileStore(FileValues):
         """Refuse to look at shared budgets, whose changes would not be one write with those of a run."""
         raise checks.no_budgets("a folder of files")
 
+    def forget_budgets(self, places: Sequence[tuple[str, str]]) -> None:
+        """Refuse to remove shared budgets."""
+        raise checks.no_budgets("a folder of files")
+
     def _holds(self, run: journals.RunHead | None, lease: Lease) -> bool:
         return run is not None and (run.fence, run.owner) == (lease.fence, self._folder.locks.owner)
 

@@ -30,10 +30,9 @@ class BudgetRows:
             BudgetExceeded: One of them would pass a limit.
             CorruptRecord: A row is not what was written.
         """
-        rows = "SELECT name, period, crc, body FROM budgets WHERE name = ? AND period = ?"
-        found = [row for place in budgets.places_of(given) for row in self._execute(rows, place).fetchall()]
+        found = {place: row for place in budgets.places_of(given) for row in self._at(place)}
         written = 0
-        for (name, period), row in budgets.rows_after(given, {row[:2]: self._row(row) for row in found}).items():
+        for (name, period), row in budgets.rows_after(given, found).items():
             body = budgets.dump_row(row)
             written += len(body)
             self._execute(
@@ -41,6 +40,21 @@ class BudgetRows:
                 (name, period, self._sums.budget(name, period, body), body),
             )
         return written
+
+    def forget(self, places: Sequence[tuple[str, str]]) -> None:
+        """Remove rows that no run holds anything of.
+
+        Raises:
+            CorruptRecord: A row is not what was written.
+        """
+        for place in places:
+            if any(not row.held for row in self._at(place)):
+                self._execute("DELETE FROM budgets WHERE name = ? AND period = ?", place)
+
+    def _at(self, place: tuple[str, str]) -> Sequence[BudgetRow]:
+        """The row of a name and a period, if there is one."""
+        rows = self._execute("SELECT name, period, crc, body FROM budgets WHERE name = ? AND period = ?", place)
+        return [self._row(row) for row in rows.fetchall()]
 
     def read(self, name: str | None, since: str) -> Sequence[BudgetRow]:
         """The rows of a name, or of all, from a period on.

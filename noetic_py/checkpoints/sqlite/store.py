@@ -709,6 +709,10 @@ class SqliteStore:
         """The rows of shared budgets."""
         return BudgetRows(self._connection, self._sums).read(name, since)
 
+    def forget_budgets(self, places: Sequence[tuple[str, str]]) -> None:
+        """Remove rows of shared budgets that no run holds anything of."""
+        BudgetRows(self._connection, self._sums).forget(places)
+
     # -- scoped values
 
     def _pair(self, scope: bytes, key: str) -> StoredValue | None:

@@ -183,6 +183,48 @@ class Budgets(Suite):
         equal(found(await backend.budgets(since="2026-12")), [("a", "2026-12"), ("日本", "ever")])
         equal(found(await backend.budgets(name="none")), [])
 
+    async def test_rows_that_no_run_holds_anything_of_are_forgotten(self, backend: CheckpointBackend) -> None:
+        a, b = await owned(backend, "a", "b")
+        before = evolve(CALL, period="2026-10")
+        await change(backend, a, CALL, before, evolve(CALL, name="other", held=None))
+        await change(backend, a, evolve(before, spent={"tokens": 9}, held={}))
+        await change(backend, b, CALL)
+        given = [("team", "2026-10"), ("team", "2026-11"), ("team", "2026-09"), ("other", "2026-10"), ("none", "x")]
+        for _ in range(2):
+            await backend.forget_budgets(given)
+            equal([each.name for each in await backend.budgets()], ["other", "team"])
+            await is_row(backend, {"model_calls": 2}, {"a": {"tokens": 40}, "b": {"tokens": 40}})
+        await change(backend, a, evolve(CALL, spent={"tokens": 40}, held={}))
+        await backend.forget_budgets(given)
+        await is_row(backend, {"model_calls": 2, "tokens": 40}, {"b": {"tokens": 40}})
+        await change(backend, b, evolve(CALL, spent={}, held={}))
+        await backend.forget_budgets([])
+        await is_row(backend, {"model_calls": 2, "tokens": 40})
+        await backend.forget_budgets(given)
+        equal([(each.name, each.period) for each in await backend.budgets()], [("other", "2026-11")])
+        await change(backend, a, CALL)
+        equal(await row(backend), BudgetRow("team", "2026-11", LIMITS, {"model_calls": 1}, {"a": {"tokens": 40}}))
+
+    async def test_what_is_taken_while_rows_are_forgotten_is_kept(self, backend: CheckpointBackend) -> None:
+        (lease,) = await owned(backend, "r")
+
+        async def work(index: int) -> object:
+            for amount in range(1, 21):
+                if index:
+                    await backend.forget_budgets([("team", "x"), ("other", "x"), ("team", "y")])
+                    continue
+                held = {"tokens": amount}
+                takes = BudgetChange("team", "x", {"steps": 1}, held)
+                await change(backend, lease, takes, evolve(takes, name="other"))
+                rows = await backend.budgets()
+                equal([(each.name, each.held) for each in rows], [("other", {"r": held}), ("team", {"r": held})])
+                await change(backend, lease, evolve(takes, held={}), evolve(takes, name="other", held={}))
+            return None
+
+        equal(await together(4, work), [None] * 4)
+        await backend.forget_budgets([("team", "x"), ("other", "x")])
+        equal(list(await backend.budgets()), [])
+
     async def test_no_more_is_taken_at_once_than_there_is(self, backend: CheckpointBackend) -> None:
         leases = await owned(backend, *(f"r{n}" for n in range(20)))
 
@@ -244,6 +286,8 @@ class Budgets(Suite):
         (lease,) = await owned(backend, "r")
         with pytest.raises(InvalidId):
             await change(backend, lease, BudgetChange(name, period, {"steps": 1}))
+        with pytest.raises(InvalidId):
+            await backend.forget_budgets([("team", "2026-11"), (name, period)])
 
     async def test_hostile_names_of_budgets(self, backend: CheckpointBackend) -> None:
         names = ["a b", "a'b", 'a"b', "a%", "a\\b", "日本", "a:b", "{a}", "[1]", "1", "null"]
@@ -254,3 +298,8 @@ class Budgets(Suite):
             equal(
                 list(await backend.budgets(name=name)), [BudgetRow(name, name, {name: 3}, {name: 1}, {name: {name: 2}})]
             )
+        for name in names:
+            (lease,) = await owned(backend, f"{name}2")
+            await change(backend, lease, BudgetChange(f"{name}2", name, {name: 1}))
+        await backend.forget_budgets([(f"{name}2", name) for name in names])
+        equal([each.name for each in await backend.budgets()], sorted(names))

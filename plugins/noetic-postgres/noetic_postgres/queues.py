@@ -259,6 +259,16 @@ class Queues(Journals):
         rows = self.link.rows(self.link.sql["budgets"], {"name": name, "since": since})
         return [self._budget(row) for row in rows]
 
+    def forget_budgets(self, places: Sequence[tuple[str, str]]) -> None:
+        """Remove rows of shared budgets that no run holds anything of."""
+        sql, names, periods = self.link.sql, [name for name, _ in places], [period for _, period in places]
+        found = self.link.rows(sql["find_budgets"], {"names": names, "periods": periods})
+        free = [row for row in found if not self._budget(row).held]
+        # One that has changed since, or is being changed, stays.
+        bodies = [body for *_, body in free]
+        values = {"names": [row[0] for row in free], "periods": [row[1] for row in free], "bodies": bodies}
+        self.link.run(sql["drop_budgets"], values)
+
 
 def _turn(ready: _Ready) -> tuple[int, float, int]:
     """What decides which of two runs goes first."""

@@ -381,6 +381,15 @@ _PLAIN = {
         SELECT * FROM unnest(%(names)b::text[], %(periods)b::text[], %(crcs)b::bigint[], %(bodies)b::bytea[])
         ON CONFLICT (name, period) DO UPDATE SET crc = excluded.crc, body = excluded.body"""
     ),
+    "drop_budgets": sql.SQL(
+        """WITH free AS (
+            SELECT b.name, b.period
+            FROM unnest(%(names)b::text[], %(periods)b::text[], %(bodies)b::bytea[]) AS each (name, period, body)
+            JOIN {budgets} b ON b.name = each.name AND b.period = each.period AND b.body = each.body
+            FOR UPDATE OF b SKIP LOCKED
+        )
+        DELETE FROM {budgets} b USING free f WHERE b.name = f.name AND b.period = f.period"""
+    ),
     "budgets": sql.SQL(
         """SELECT name, period, crc, body FROM {budgets}
         WHERE (%(name)s::text IS NULL OR name = %(name)s::text) AND period >= %(since)s::text ORDER BY name, period"""

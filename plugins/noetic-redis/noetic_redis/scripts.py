@@ -11,8 +11,9 @@ from attrs import field, frozen
 __all__ = ["NAMES", "Script", "read_file", "script"]
 
 NAMES = (
-    "acquire", "budgets", "claim", "clock", "commit", "delete", "entry", "fork", "get", "goodbye", "head", "hello",
-    "inbox", "list", "prune", "put", "queues", "read", "release", "remove", "renew", "scan", "scopes", "send", "stats",
+    "acquire", "budgets", "claim", "clock", "commit", "delete", "entry", "forget_budgets", "fork", "get", "goodbye",
+    "head", "hello", "inbox", "list", "prune", "put", "queues", "read", "release", "remove", "renew", "scan", "scopes",
+    "send", "stats",
 )  # fmt: skip
 """All of them."""
 

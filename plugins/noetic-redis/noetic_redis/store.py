@@ -247,6 +247,10 @@ class RedisStore:
         found = [load_row(own.decode(), period.decode(), body) for own, period, body in rows]
         return [row for row in found if row.period >= since]
 
+    def forget_budgets(self, places: Sequence[tuple[str, str]]) -> None:
+        """Remove rows of shared budgets that no run holds anything of."""
+        self._link.read("forget_budgets", *(f"{name}\n{period}" for name, period in places))
+
     # -- scoped values
 
     def get(self, scope: Scope, key: str) -> StoredValue | None:
