@@ -43,6 +43,7 @@ SEARCHED = {
     "breakpoints": "guides/human-in-the-loop.md",
     "callbacks": "guides/hooks.md",
     "cancellation": "concepts/stopping.md",
+    "capacity": "guides/capacity.md",
     "chat app": "guides/fastapi.md",
     "chat history": "guides/sessions.md",
     "checkpointer": "guides/backends.md",
