@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 
 import anyio
 import anyio.lowlevel
 import pytest
 from attrs import evolve
 from noetic_postgres import PostgresBackend
+from noetic_postgres.address import address_of
+from noetic_postgres.journals import Numbers
+from noetic_postgres.link import Link
 from noetic_postgres.schema import VERSION
+from noetic_postgres.statements import statements_of
+from noetic_postgres.store import PostgresStore
 from postgres_proxy import proxy_of
 from postgres_server import PostgresServer
 
@@ -49,6 +55,20 @@ async def test_a_run_is_claimed_when_the_servers_clock_says_so(server: PostgresS
                 assert [each.waiting + each.ready for each in await backend.queues()] == [1]
         assert at <= found[0].now <= await backend.clock()
         assert server.query("SELECT abs(extract(epoch FROM clock_timestamp()) - %s) < 60", at) == [(True,)]
+
+
+def test_a_claim_is_planned_once_for_a_connection(server: PostgresServer, schema: str) -> None:
+    # A worker without runs claims twice a second, and to plan a claim takes longer than to do it.
+    address = address_of(server.url(schema), schema=None, connections=None, timeout=None)
+    link = Link(address, statements_of(schema), lambda _: None, seconds=30.0)
+    link.prepare()
+    store = PostgresStore(link, numbers=Numbers(), threshold=1_000)
+    for _ in range(20):
+        assert store.claim(["jobs"], ["flow"], 600.0, 10, datetime.now(UTC)) == []
+    query = b"SELECT generic_plans > 10, custom_plans FROM pg_prepared_statements WHERE statement LIKE '%priorities%'"
+    assert link.rows(query) == [(True, 0)]
+    assert link.rows(b"SHOW plan_cache_mode") == [("auto",)]
+    link.connection.close()
 
 
 async def test_a_queue_survives_its_process(server: PostgresServer, schema: str) -> None:
