@@ -5,18 +5,23 @@ from __future__ import annotations
 from noetic_mcp.errors import (
     McpConnectionLost,
     McpError,
+    McpLoginFailed,
+    McpLoginRequired,
     McpProtocolError,
     McpTimeout,
     McpToolError,
     McpUnavailable,
 )
 from noetic_mcp.layers import McpResources, McpTools
+from noetic_mcp.oauth import OAuth, OAuthClientCredentials
 from noetic_mcp.server import McpServer, McpServerOptions
 from noetic_mcp.serving import mcp_server, serve_mcp
 
 __all__ = [
     "McpConnectionLost",
     "McpError",
+    "McpLoginFailed",
+    "McpLoginRequired",
     "McpProtocolError",
     "McpResources",
     "McpServer",
@@ -25,6 +30,8 @@ __all__ = [
     "McpToolError",
     "McpTools",
     "McpUnavailable",
+    "OAuth",
+    "OAuthClientCredentials",
     "mcp_server",
     "serve_mcp",
 ]

@@ -14,7 +14,8 @@ from mcp import MCPError, types
 from mcp.client import Client
 from mcp.client.subscriptions import SubscriptionLost
 
-from noetic_mcp.framing import ON_OVERFLOW
+from noetic_mcp.errors import McpError
+from noetic_mcp.framing import END_CONNECTION
 from noetic_mcp.requests import CallRequests, Features
 
 __all__ = ["Connection", "OpenTransport", "first_reason"]
@@ -46,7 +47,7 @@ class Connection:
         self.ready = anyio.Event()
         self.lost = anyio.Event()
         self.client: Client | None = None
-        self.failure: str | None = None
+        self.failure: str | McpError | None = None
         self.malformed = 0
         self.changes = 0
         self.listens = False
@@ -62,17 +63,17 @@ class Connection:
                 self.failure = f"the handshake was not done within {start_timeout:g} s"
         except* Exception as errors:  # noqa: BLE001 - whatever a transport raises means that there is no connection
             # The task that cancels this one may be in the same group, and goes on.
-            if not self.ready.is_set():
+            if not self.ready.is_set() and not isinstance(self.failure, McpError):
                 self.failure = first_reason(errors)
         finally:
             self.abandon(self.failure or "it ended at once")
 
-    def end(self, why: str) -> None:
-        """End it: the server has sent what cannot be read."""
+    def end(self, why: str | McpError) -> None:
+        """End it: the server has sent what cannot be read, or wants a login."""
         self.failure = why
         self.lost.set()
 
-    def abandon(self, why: str) -> None:
+    def abandon(self, why: str | McpError) -> None:
         """Wake the waiters: the connection is unusable."""
         if not self.ready.is_set():
             self.failure = why
@@ -166,7 +167,7 @@ def first_reason(error: BaseException) -> str:
 
 @asynccontextmanager
 async def _watched(transport: OpenTransport, connection: Connection) -> AsyncGenerator[Any]:
-    ON_OVERFLOW.set(connection.end)
+    END_CONNECTION.set(connection.end)
     async with transport() as (reads, writes):
         yield _Watched(reads, connection), writes
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from noetic_py.errors import NoeticError
 
-__all__ = ["McpConnectionLost", "McpError", "McpProtocolError", "McpTimeout", "McpToolError", "McpUnavailable"]
+__all__ = [
+    "McpConnectionLost",
+    "McpError",
+    "McpLoginFailed",
+    "McpLoginRequired",
+    "McpProtocolError",
+    "McpTimeout",
+    "McpToolError",
+    "McpUnavailable",
+]
 
 
 class McpError(NoeticError):
@@ -25,6 +34,14 @@ class McpError(NoeticError):
 
 class McpUnavailable(McpError):
     """The server could not be started or reached, or did not complete its handshake in time."""
+
+
+class McpLoginRequired(McpError):
+    """There is no valid stored login; a person has to log in with [`login`][noetic_mcp.McpServer.login]."""
+
+
+class McpLoginFailed(McpError):
+    """A login was refused, or not completed in time."""
 
 
 class McpConnectionLost(McpError):

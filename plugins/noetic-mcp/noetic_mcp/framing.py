@@ -15,10 +15,12 @@ from typing import Final
 
 from typing_extensions import Buffer, override
 
-__all__ = ["ON_OVERFLOW", "bounded_utf8"]
+from noetic_mcp.errors import McpError
+
+__all__ = ["END_CONNECTION", "bounded_utf8"]
 
 _NAME: Final = re.compile(r"noetic_mcp_utf_8_(\d+)")
-ON_OVERFLOW: Final[ContextVar[Callable[[str], None]]] = ContextVar("noetic_mcp_on_overflow")
+END_CONNECTION: Final[ContextVar[Callable[[str | McpError], None]]] = ContextVar("noetic_mcp_end_connection")
 """Ends the connection that is opened in this context, and says why."""
 
 
@@ -32,7 +34,7 @@ class _Decoder(codecs.IncrementalDecoder):
         super().__init__(errors)
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors)
         self._limit = limit
-        self._end = ON_OVERFLOW.get()
+        self._end = END_CONNECTION.get()
         self._line = 0
 
     @override

@@ -15,14 +15,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO, TypeVar
 
 import anyio
+import httpx2
 from mcp import MCPError, StdioServerParameters, stdio_client, types
 from pydantic import ValidationError
 from typing_extensions import TypedDict, Unpack
 
 from noetic_mcp.connection import Connection, OpenTransport, first_reason
 from noetic_mcp.content import InvalidContent, check_size, error_text, message_part, resource_part, tool_output
-from noetic_mcp.errors import McpConnectionLost, McpProtocolError, McpTimeout, McpToolError, McpUnavailable
+from noetic_mcp.errors import McpConnectionLost, McpError, McpProtocolError, McpTimeout, McpToolError, McpUnavailable
 from noetic_mcp.framing import bounded_utf8
+from noetic_mcp.oauth import OAuth, OAuthClientCredentials, authentication, log_in
 from noetic_mcp.requests import CallRequests, Features, RequestRefused, as_roots
 from noetic_py import Message, Secret, Tool
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
@@ -128,6 +130,7 @@ class McpServer:
         self._connection: Connection | None = None
         self._listed: tuple[Connection, int, Sequence[Tool[..., Awaitable[object]]]] | None = None
         self._failures = 0
+        self._log_in: Callable[[Callable[[str], object] | None, float], Awaitable[None]] | None = None
 
     @classmethod
     def stdio(
@@ -178,6 +181,7 @@ class McpServer:
         url: str,
         *,
         headers: Mapping[str, str | Secret[str]] | None = None,
+        auth: OAuth | OAuthClientCredentials | httpx2.Auth | None = None,
         **options: Unpack[McpServerOptions],
     ) -> McpServer:
         """A server that is reached over streamable HTTP.
@@ -187,6 +191,8 @@ class McpServer:
             url: Its address, without a user and a password.
             headers: Headers of each request, such as `Authorization`. No error and no log of the library shows their
                 values.
+            auth: Authenticates each request: the login of a person, [`OAuth`][noetic_mcp.OAuth], or of a program,
+                [`OAuthClientCredentials`][noetic_mcp.OAuthClientCredentials], or any `httpx2.Auth`.
             options: See [`McpServerOptions`][noetic_mcp.McpServerOptions].
 
         Raises:
@@ -201,7 +207,19 @@ class McpServer:
                 hint='send credentials by headers={"Authorization": ...}',
             )
         shown, secrets = _revealed(headers or {})
-        return cls(name, partial(_http, url, shown), (*secrets, *Secret.in_address(url)), options)
+        given: object = auth
+        if given is not None and not isinstance(given, OAuth | OAuthClientCredentials | httpx2.Auth):
+            raise ConfigError(
+                f"auth= of type {type(given).__name__} is not a valid authentication; expected OAuth(...), "
+                "OAuthClientCredentials(...) or an httpx2.Auth",
+                code="mcp-option",
+            )
+        connect = partial(_http, url, shown)
+        made = partial(authentication, auth, name, url) if auth is not None else None
+        server = cls(name, lambda: connect(made() if made else None), (*secrets, *Secret.in_address(url)), options)
+        if isinstance(auth, OAuth):
+            server._log_in = partial(log_in, auth, name, url, connect)
+        return server
 
     @property
     def longest_wait(self) -> float:
@@ -215,6 +233,27 @@ class McpServer:
 
     def __repr__(self) -> str:
         return f"McpServer({self._name!r})"
+
+    async def login(self, *, show: Callable[[str], object] | None = None, timeout: float = 300.0) -> None:
+        """Have a person log in, and store the login; nothing where the stored login is valid.
+
+        The server need not be entered: `anyio.run(server.login)`.
+
+        Args:
+            show: Gets the address that the person is to open, on this machine, such as `webbrowser.open`. By default
+                it is written to the standard error.
+            timeout: Seconds that the login may take.
+
+        Raises:
+            McpLoginFailed: It was refused, or not completed in time.
+            McpUnavailable: The server, or its authorization server, could not be reached.
+            ConfigError: The server has no `auth=OAuth(...)`; code `"mcp-login"`.
+        """
+        if self._log_in is None:
+            raise ConfigError(
+                f"{self!r} has no login", code="mcp-login", hint="McpServer.streamable_http(..., auth=OAuth(FILE))"
+            )
+        await self._log_in(show, _above_zero("timeout", timeout))
 
     # -- its life
 
@@ -273,6 +312,8 @@ class McpServer:
             self._wanted.set()
         await connection.ready.wait()
         if connection.client is None:
+            if isinstance(connection.failure, McpError):
+                raise connection.failure
             raise McpUnavailable(
                 f"it could not be started: {connection.failure or 'it ended at once'}",
                 server=self._name,
@@ -329,9 +370,9 @@ class McpServer:
             f"no answer to {what} within {self._timeout:g} s", server=self._name, hint="raise timeout= of the server"
         )
 
-    def _refused(
-        self, what: str, connection: Connection, error: MCPError
-    ) -> McpConnectionLost | McpProtocolError | McpTimeout:
+    def _refused(self, what: str, connection: Connection, error: MCPError) -> McpError:
+        if isinstance(connection.failure, McpError):
+            return connection.failure
         if error.code == types.REQUEST_TIMEOUT:
             return self._late(what, 0)
         if error.message in _GONE:
@@ -620,14 +661,13 @@ def _error_file() -> Generator[TextIO]:
 
 
 @asynccontextmanager
-async def _http(url: str, headers: Mapping[str, str]) -> AsyncGenerator[Any]:
-    import httpx2
+async def _http(url: str, headers: Mapping[str, str], auth: httpx2.Auth | None) -> AsyncGenerator[Any]:
     from mcp.client.streamable_http import streamable_http_client
 
     # Each request says how long its answer may take; a stream of notifications may be silent for any time.
     timeout = httpx2.Timeout(30.0, read=None)
     async with (
-        httpx2.AsyncClient(headers=dict(headers), timeout=timeout) as client,
+        httpx2.AsyncClient(headers=dict(headers), auth=auth, timeout=timeout) as client,
         streamable_http_client(url, http_client=client) as streams,
     ):
         yield streams
