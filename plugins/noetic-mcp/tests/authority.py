@@ -37,6 +37,7 @@ class Authority(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken
         self.refresh: dict[str, RefreshToken] = {}
         self.issued: list[str] = []
         self.refuses = self.is_broken = False
+        self.before_renewal: Callable[[RefreshToken], None] = lambda token: None
         self.logins = self.renewals = 0
 
     def expire(self) -> None:
@@ -76,11 +77,13 @@ class Authority(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken
         self, client: OAuthClientInformationFull, authorization_code: AuthorizationCode
     ) -> OAuthToken:
         del self.codes[authorization_code.code]
-        return self._issue(client.client_id, authorization_code.scopes, authorization_code.resource)
+        return self.issue(client.client_id, authorization_code.scopes, authorization_code.resource)
 
     async def load_refresh_token(self, client: OAuthClientInformationFull, refresh_token: str) -> RefreshToken | None:
         if self.is_broken:
             raise RuntimeError("the authorization server is broken")
+        if refresh_token in self.refresh:
+            self.before_renewal(self.refresh[refresh_token])
         return self.refresh.get(refresh_token)
 
     async def exchange_refresh_token(
@@ -88,7 +91,7 @@ class Authority(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken
     ) -> OAuthToken:
         self.renewals += 1
         del self.refresh[refresh_token.token]
-        return self._issue(client.client_id, scopes, refresh_token.resource)
+        return self.issue(client.client_id, scopes, refresh_token.resource)
 
     async def load_access_token(self, token: str) -> AccessToken | None:
         return self.access.get(token)
@@ -96,7 +99,7 @@ class Authority(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken
     async def revoke_token(self, token: AccessToken | RefreshToken) -> None:
         self.access.pop(token.token, None)
 
-    def _issue(self, client_id: str, scopes: list[str], resource: str | None) -> OAuthToken:
+    def issue(self, client_id: str, scopes: list[str], resource: str | None) -> OAuthToken:
         access, refresh = f"access-{token_hex(16)}", f"refresh-{token_hex(16)}"
         self.access[access] = AccessToken(token=access, client_id=client_id, scopes=scopes, resource=resource)
         self.refresh[refresh] = RefreshToken(token=refresh, client_id=client_id, scopes=scopes, resource=resource)
@@ -142,6 +145,13 @@ class Machines:
 def add_tools(server: MCPServer) -> MCPServer:
     both = anyio.Event()
     waiting: list[str] = []
+    counted: list[int] = []
+
+    @server.tool()
+    async def count() -> int:
+        """How often it was called."""
+        counted.append(1)
+        return len(counted)
 
     @server.tool()
     async def add(a: int, b: int) -> int:
@@ -178,7 +188,8 @@ def served(make: Callable[[], MCPServer], listening: socket.socket) -> Generator
 
 @contextmanager
 def _listening() -> Generator[tuple[socket.socket, str]]:
-    with socket.socket() as listening:
+    # asyncio sends small answers at once only where the protocol is named.
+    with socket.socket(proto=socket.IPPROTO_TCP) as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         yield listening, f"http://127.0.0.1:{listening.getsockname()[1]}"
@@ -225,3 +236,10 @@ def for_machines() -> Generator[tuple[str, Machines]]:
 
         with served(make, listening):
             yield f"{address}/mcp", machines
+
+
+@contextmanager
+def for_all() -> Generator[str]:
+    """A server that wants no tokens: its address."""
+    with _listening() as (listening, address), served(lambda: MCPServer("open", log_level="CRITICAL"), listening):
+        yield f"{address}/mcp"

@@ -197,7 +197,8 @@ def review(code: str) -> str:
 def over_http() -> None:
     import uvicorn
 
-    with socket.socket() as listening:
+    # asyncio sends small answers at once only where the protocol is named.
+    with socket.socket(proto=socket.IPPROTO_TCP) as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         sys.stdout.write(f"{listening.getsockname()[1]}\n")

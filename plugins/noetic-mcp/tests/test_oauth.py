@@ -17,7 +17,8 @@ from urllib.parse import parse_qs, urlsplit
 import anyio
 import httpx2
 import pytest
-from authority import Authority, Machines, for_machines, guarded
+from authority import Authority, Machines, for_all, for_machines, guarded
+from mcp.server.auth.provider import AccessToken, RefreshToken
 from mcp.shared.auth import OAuthClientInformationFull
 from noetic_mcp import (
     McpLoginFailed,
@@ -128,6 +129,24 @@ async def test_a_token_that_is_refused_before_its_time_is_renewed(at: tuple[str,
         # The refresh token of the other one is used up: it takes the login that is stored now.
         assert await other.call("add", {"a": 2, "b": 2}) == "4"
     assert (authority.logins, authority.renewals) == (1, 1)
+
+
+async def test_a_process_that_renews_too_late_takes_the_login_of_the_other(
+    at: tuple[str, Authority], tmp_path: Path
+) -> None:
+    url, authority = at
+    file = tmp_path / "web.json"
+    server = await logged_in(url, OAuth(file))
+    authority.expire()
+
+    def other_process(token: RefreshToken) -> None:
+        del authority.refresh[token.token]
+        tokens = authority.issue(token.client_id, token.scopes, token.resource)
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"tokens": tokens.model_dump(mode="json")}))
+
+    authority.before_renewal = other_process
+    assert await sum_at(server) == "3"
+    assert (authority.logins, authority.renewals) == (1, 0)
 
 
 async def test_a_login_that_has_ended_is_required_again(at: tuple[str, Authority], tmp_path: Path) -> None:
@@ -350,6 +369,13 @@ async def test_a_program_that_is_refused(machines: tuple[str, Machines], caplog:
             await server.tools()
 
 
+async def test_a_request_that_needs_no_token_is_sent_once() -> None:
+    login = OAuthClientCredentials("robot", "kept-from-texts", issuer="https://example.com")
+    with for_all() as url:
+        async with McpServer.streamable_http("web", url, auth=login) as server:
+            assert [await server.call("count", {}) for _ in range(2)] == ["1", "2"]
+
+
 async def test_any_authentication_of_httpx(machines: tuple[str, Machines]) -> None:
     url, authority = machines
 
@@ -357,8 +383,6 @@ async def test_any_authentication_of_httpx(machines: tuple[str, Machines]) -> No
         def auth_flow(self, request: httpx2.Request) -> Any:
             request.headers["Authorization"] = "Bearer by-hand"
             yield request
-
-    from mcp.server.auth.provider import AccessToken
 
     authority.access["by-hand"] = AccessToken(token="by-hand", client_id="x", scopes=[])
     assert await sum_at(McpServer.streamable_http("web", url, auth=Token())) == "3"
