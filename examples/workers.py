@@ -2,7 +2,7 @@
 
 The program starts itself again as a worker. The first worker is killed at the second parcel, as a machine would end
 it: without a warning. The second one does not weigh the first parcel again. Then the run asks a person. While it waits,
-no worker has it.
+no worker has it. The front end follows the run over both workers by its stored events.
 """
 
 import subprocess
@@ -12,6 +12,7 @@ import tempfile
 import anyio
 
 from noetic_py import Ask, Context, Harness, each, step
+from noetic_py.core.events import RequestMade, StepCommitted
 
 worker = sys.argv[1] if sys.argv[1:] else None
 
@@ -47,6 +48,20 @@ def start(name: str, folder: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603
 
 
+async def follow(ours: Harness, run_id: str, after: int = 0) -> int:
+    """Print the finished steps until the run asks or ends; returns the cursor to go on from."""
+    async for recorded in ours.runs.events(run_id, after=after):
+        after = recorded.cursor
+        match recorded.event:
+            case StepCommitted(path=path):
+                print(f"{run_id}: finished {'/'.join(path)}")
+            case RequestMade():
+                break
+            case _:
+                pass
+    return after
+
+
 async def front_end(folder: str) -> None:
     async with harness(folder) as ours:
         run_id = await ours.submit(depot, ["book", "lamp", "shoes"], run_id="monday")
@@ -62,9 +77,11 @@ async def front_end(folder: str) -> None:
         print(f"{run_id}: {left.status}, {'alive' if left.alive else 'its worker was killed'}")
 
         with start("worker 2", folder) as second:
+            cursor = await follow(ours, run_id)
             waiting = await ours.runs.wait(run_id)
             print(f"{run_id}: {waiting.status}, {waiting.pending[0].prompt}")
             await ours.runs.answer(waiting.pending[0].answer(True, by="ada"))
+            await follow(ours, run_id, cursor)
             print(f"{run_id}: {(await ours.runs.wait(run_id)).status}")
             second.terminate()
             print("".join(f"  {line}" for line in second.stdout or ()), end="")

@@ -117,8 +117,9 @@ SHOWN = {
     ],
     "workers": [
         "monday: queued\n  worker 1 weighs the book\n  worker 1 weighs the lamp\n",
-        "monday: running, its worker was killed\n",
-        "monday: suspended, Send 1300 g?\nmonday: completed\n  worker 2 weighs the lamp\n  worker 2 weighs the shoes\n",
+        "monday: running, its worker was killed\nmonday: finished sequence/each/weigh[0]\n",
+        "monday: finished sequence/each\nmonday: suspended, Send 1300 g?\nmonday: finished sequence/send/ask\n",
+        "monday: completed\n  worker 2 weighs the lamp\n  worker 2 weighs the shoes\n",
         "the result: worker 2 has sent 1300 g\nworker 2 ended with exit code 143\n",
     ],
     "tools_loop": ["gets no port is called 'Callais'", 'calls tide({"port":"Calais"})', "after 3 model calls"],
