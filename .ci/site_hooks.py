@@ -16,7 +16,7 @@ ROOT = re.compile(r"<p>noetic_py: typed, budgeted, [^<]*</p>")
 
 # Guides come first, then what is generated, then what is written for maintainers.
 BOOSTS = {"migrate": 0.5, "api": 0.1}
-MAINTAINERS = {"coverage.md", "design.md", "how-to-add.md", "performance.md", "reliability.md"}
+MAINTAINERS = {"changelog.md", "coverage.md", "design.md", "how-to-add.md", "performance.md", "reliability.md"}
 
 
 class File(Protocol):

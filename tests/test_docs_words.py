@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 
 # For maintainers, or generated.
-NOT_FOR_USERS = {"coverage.md", "design.md", "how-to-add.md", "performance.md", "reliability.md"}
+NOT_FOR_USERS = {"changelog.md", "coverage.md", "design.md", "how-to-add.md", "performance.md", "reliability.md"}
 PAGES = sorted(
     path.relative_to(DOCS).as_posix()
     for path in DOCS.rglob("*.md")
@@ -98,7 +98,9 @@ SEARCHED = {
     "job queue": "guides/workers.md",
     "json mode": "guides/structured-output.md",
     "kubernetes": "guides/deployment.md",
+    "jupyter": "guides/notebooks.md",
     "langgraph": "migrate/langgraph.md",
+    "last-event-id": "guides/fastapi.md",
     "lifecycle hooks": "guides/hooks.md",
     "local model": "guides/models.md",
     "logging": "guides/logging.md",
@@ -120,6 +122,7 @@ SEARCHED = {
     "multimodal input": "guides/prompts.md",
     "multimodal": "guides/prompts.md",
     "nodes": "concepts/steps.md",
+    "notebooks": "guides/notebooks.md",
     "observability": "guides/logging.md",
     "ollama": "guides/models.md",
     "openai agents": "migrate/openai-agents.md",
@@ -143,9 +146,11 @@ SEARCHED = {
     "quickstart": "start/first-agent.md",
     "rag": "guides/retrieval.md",
     "rate limit": "guides/models.md",
+    "reconnect": "guides/streaming.md",
     "recursion limit": "concepts/steps.md",
     "reducers": "concepts/steps.md",
     "replay": "concepts/durability.md",
+    "requests per minute": "concepts/budgets.md",
     "retries": "concepts/errors.md",
     "retry policy": "concepts/errors.md",
     "roles": "guides/access.md",
@@ -180,6 +185,7 @@ SEARCHED = {
     "timers": "concepts/channels.md",
     "todo list": "concepts/memory-layers.md",
     "token limits": "concepts/budgets.md",
+    "tokens per minute": "concepts/budgets.md",
     "tool confirmation": "guides/tool-approval.md",
     "tool errors": "guides/tools.md",
     "tool use": "guides/tools.md",
