@@ -271,6 +271,15 @@ def test_a_page_that_has_moved_is_found_at_its_old_address() -> None:
         assert (DOCS / new).exists()
 
 
+def test_the_list_of_recipes_has_each_of_them() -> None:
+    folder = DOCS / "recipes"
+    listed = re.findall(r"^- \[(.+)\]\((\w+\.md)#", (folder / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
+    pages = {page.name: page.read_text(encoding="utf-8") for page in folder.glob("*.md") if page.name != "index.md"}
+    found = [(title, name) for name, text in pages.items() for title in re.findall(r"^## (.+)$", text, re.MULTILINE)]
+    assert sorted(listed) == sorted(found)
+    assert len(listed) >= 20
+
+
 # ------------------------------------------------------------------------------------------------ what a reader pastes
 
 
