@@ -1,4 +1,4 @@
-"""The pages of the API describe every public name of the package root, each at one place."""
+"""The pages of the API describe every public name of the package root, each at one place, and the guide each option."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+from typer.main import get_command
+
 import noetic_py
+from noetic_py.cli.app import app
 from tests.public_names import public_names
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "api"
@@ -45,3 +48,15 @@ def test_the_list_of_the_api_names_every_public_name() -> None:
     assert set(noetic_py.__all__) - listed - {"errors", "hooks", "memory"} == set()
     linked = set(re.findall(r"\((\w+)\.md\)", text))
     assert {page.stem for page in PAGES.glob("*.md")} - linked == {"index"}
+
+
+def test_the_guide_of_the_command_names_every_command_and_option() -> None:
+    guide = (PAGES.parent / "guides" / "cli.md").read_text(encoding="utf-8")
+    left, named = [("noetic", get_command(app))], [""]
+    for name, command in left:
+        named += [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
+        inner = getattr(command, "commands", {})
+        named += [] if inner else [name]
+        left += [(f"{name} {word}", each) for word, each in inner.items()]
+    assert len(named) > 100
+    assert [each for each in named if each not in guide] == []
