@@ -8,6 +8,8 @@ no worker has it. The front end follows the run over both workers by its stored 
 import subprocess
 import sys
 import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 
 import anyio
 
@@ -43,9 +45,14 @@ async def work(folder: str) -> None:
         await ours.work()
 
 
-def start(name: str, folder: str) -> "subprocess.Popen[str]":
+@contextmanager
+def start(name: str, folder: str) -> Generator["subprocess.Popen[str]"]:
     command = [sys.executable, "-u", __file__, name, folder]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
+        try:
+            yield process
+        finally:
+            process.terminate()
 
 
 async def follow(ours: Harness, run_id: str, after: int = 0) -> int:
