@@ -497,7 +497,7 @@ async def test_a_client_that_stops_between_statements_sent_together_holds_nothin
     async with PostgresBackend(server.url(schema, more="&timeout=4"), connections=1) as backend:
         await backend.append("r", expected_position=0, fence=0, records=[record("x")])
         with server.connect() as stopped, suppress(psycopg.Error):
-            stopped.execute(f"SET application_name = 'noetic_py {0:016x}'")
+            stopped.execute("SET application_name = 'noetic_py 0000000000000000'")
             with stopped.pipeline():
                 stopped.execute("BEGIN")
                 query = sql.SQL("SELECT 1 FROM {}.runs FOR UPDATE").format(sql.Identifier(schema))
