@@ -1,7 +1,7 @@
 """Of all tests, the library's and the plugins': their order, files and programs, and which say what they cover.
 
-Saying so more than doubles what a test costs. What random programs, killed processes, servers and a browser run is the
-same code once more, so with coverage switched on it is not watched.
+Saying so more than doubles what a test costs. What random programs, killed processes, servers, a browser and further
+cases on the second event loop run is the same code once more, so with coverage switched on it is not watched.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
 
 def watched(item: pytest.Item) -> bool:
     """Whether what a test covers is noted."""
-    return not str(item.path).startswith(UNWATCHED) and item.get_closest_marker("timed") is None
+    if str(item.path).startswith(UNWATCHED):
+        return False
+    return item.get_closest_marker("timed") is None and item.get_closest_marker("unwatched") is None
 
 
 def pytest_configure(config: pytest.Config) -> None:

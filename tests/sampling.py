@@ -6,6 +6,7 @@ Each case runs on one of the two event loops, and with `NOETIC_OTHER_LOOP=1` on 
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
@@ -22,6 +23,7 @@ __all__ = ["every_pair", "leave_out"]
 Row: TypeAlias = Sequence[tuple[str, Hashable]]
 """A case: the names of its parameters, and what stands for their values."""
 _LOOPS = ("asyncio", "trio")
+_KILLS = re.compile("kill|dies|died|interrupted")
 _TURN = int(bool(os.environ.get("NOETIC_OTHER_LOOP")))
 # Suites for backends and plugins: of these all cases are run.
 _WHOLE = ("plugins/", *(f"tests/test_checkpoints_{kind}.py" for kind in ("files", "signed", "sqlite")))
@@ -46,6 +48,7 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     # Where one loop is asked for by its name, all cases are run on it.
     if not any(loop in config.option.keyword for loop in _LOOPS):
         left.update(_twins([item for item in items if item not in left]))
+    _mark_unwatched([item for item in items if item not in left])
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = [item for item in items if item not in left]
@@ -62,6 +65,16 @@ def _twins(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
         if len(each) == len(_LOOPS):
             loop = _LOOPS[(zlib.crc32(case.encode()) + _TURN) % 2]
             yield from (item for item in each if _params(item)["anyio_backend"] != loop)
+
+
+def _mark_unwatched(items: Sequence[pytest.Item]) -> None:
+    """Mark cases on trio that cover what others do: of the same test, or of a run that goes on after a kill."""
+    on_asyncio = {item.location[:2] for item in items if _params(item).get("anyio_backend") == "asyncio"}
+    for item in items:
+        if _params(item).get("anyio_backend") == "trio" and (
+            item.location[:2] in on_asyncio or _KILLS.search(item.name)
+        ):
+            item.add_marker("unwatched")
 
 
 def every_pair(rows: Sequence[Row]) -> set[Row]:

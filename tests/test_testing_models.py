@@ -245,7 +245,8 @@ async def test_a_model_that_misbehaves_is_found(
             async with replying(*[reply(each) for each in [*script, *script]]) as server:
                 yield ServedModel(make("m", server.url), lambda: len(server.requests), server.all_closed)
 
-    with pytest.raises((pytest.fail.Exception, TimeoutError)):
+    # One that swallows its cancellation before it has begun to answer leaves its block without having entered it.
+    with pytest.raises((pytest.fail.Exception, TimeoutError, RuntimeError)):
         await getattr(Contract(), case)(*arguments)
     for each in Leaking.left:
         await each.__aexit__(None, None, None)
