@@ -579,7 +579,7 @@ class RunStream(Generic[O_co, S_co]):
     one task; they begin with the run. Events of spawns, of parallel paths and of steps that tools call are among them.
     """
 
-    def __init__(self, run: Run, access: Authorizer) -> None:
+    def __init__(self, run: Any, access: Authorizer) -> None:
         self._run: Run = run
         self._access = access
         self._outcome: RunResult[O_co, S_co] | errors.NoeticError | None = None
@@ -791,7 +791,7 @@ class RunStream(Generic[O_co, S_co]):
 class RunHandle(Generic[O_co, S_co]):
     """A run that was started in the background; the harness owns its task."""
 
-    def __init__(self, run: Run, stream: RunStream[O_co, S_co]) -> None:
+    def __init__(self, run: Any, stream: RunStream[O_co, S_co]) -> None:
         self._run: Run = run
         self.stream: RunStream[O_co, S_co] = stream
 
