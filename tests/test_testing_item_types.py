@@ -104,10 +104,14 @@ BROKEN: list[tuple[ItemTypeContract[Any], str]] = [
 
 
 @pytest.mark.parametrize(("broken", "why"), BROKEN)
-async def test_a_broken_migration_is_found(broken: ItemTypeContract[Any], why: str) -> None:
+def test_a_broken_migration_is_found(broken: ItemTypeContract[Any], why: str) -> None:
     with pytest.raises(errors.CodecError, match=why) as caught:
         broken.test_what_an_earlier_version_has_written_is_migrated()
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(("broken", "why"), BROKEN)
+async def test_and_in_a_run_that_waits(broken: ItemTypeContract[Any], why: str) -> None:
     with pytest.raises(errors.CodecError, match=why) as caught:
         await broken.test_a_run_that_waits_goes_on_after_an_upgrade()
     assert caught.value.hint
