@@ -48,7 +48,7 @@ from noetic_py.testing import ScriptedModel
 @step
 async def same(x: str) -> str: return x
 """
-LONGEST = 40
+LONGEST = 45
 
 
 class Mistake(NamedTuple):
