@@ -146,9 +146,11 @@ class Stubborn(LineModel):
 
     @asynccontextmanager
     async def respond(self, request: ModelRequest, /) -> AsyncGenerator[ModelStream]:
-        with anyio.CancelScope(shield=True), anyio.move_on_after(0.2):
+        with anyio.CancelScope(shield=True):
             async with super().respond(request) as stream:
-                yield stream
+                # From here on, so that a busy machine does not end it before it has begun.
+                with anyio.move_on_after(0.2):
+                    yield stream
 
 
 class Leaking(LineModel):
@@ -245,8 +247,7 @@ async def test_a_model_that_misbehaves_is_found(
             async with replying(*[reply(each) for each in [*script, *script]]) as server:
                 yield ServedModel(make("m", server.url), lambda: len(server.requests), server.all_closed)
 
-    # One that swallows its cancellation before it has begun to answer leaves its block without having entered it.
-    with pytest.raises((pytest.fail.Exception, TimeoutError, RuntimeError)):
+    with pytest.raises((pytest.fail.Exception, TimeoutError)):
         await getattr(Contract(), case)(*arguments)
     for each in Leaking.left:
         await each.__aexit__(None, None, None)

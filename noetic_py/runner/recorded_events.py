@@ -84,7 +84,7 @@ class RecordReader:
         """Wait for the next records, each with its position, counted from 1.
 
         Returns:
-            None when all were given, no process has the run, and no worker will take it from a queue.
+            The records; an empty list when all were given, no process has the run, and no worker will take it.
         """
         pause = _FIRST_PAUSE
         while True:
