@@ -178,7 +178,7 @@ async def _ask_person(auth: OAuth, name: str, url: str, connect: OpenHttp, show:
             redirect.expect(address)
             show(address)
 
-        port: int = listener.extra(SocketAttribute.local_port)  # noqa: S610 # anyio's, and not Django's
+        port: int = listener.extra(SocketAttribute.local_port)  # noqa: S610  # nosec B610  # anyio's, and not Django's
         provider = OAuthClientProvider(url, _client_metadata(port), storage, begin, redirect.wait)
         storage.context = provider.context
         await _greet(name, connect(_Authentication(provider, name)))
