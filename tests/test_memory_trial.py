@@ -322,14 +322,16 @@ async def test_runs_without_an_answer_and_runs_that_are_not_there_are_refused() 
 
 
 async def test_a_trial_of_a_hundred_turns_is_quick() -> None:
-    """1,000 turns are measured by `python -m benchmarks.trial`; CPU time, as the machine may be busy."""
+    """1,000 turns are measured by `python -m benchmarks.trial`; here it is compared with the turns themselves."""
     dialogue, backend = random_dialogue(1, sessions=3, turns=30, questions=10), InMemoryBackend()
     turns = [turn for part in dialogue.sessions for turn in part.turns]
     model = ScriptedModel(*[turn.reply for turn in turns])
-    run_ids = await stored(backend, call_model(model), [turn.said for turn in turns])
     began = process_time()
+    run_ids = await stored(backend, call_model(model), [turn.said for turn in turns])
+    stored_at = process_time()
     trial = await tried(backend, run_ids, Notes(), evidence=dialogue.evidence)
-    assert process_time() - began < len(turns) / 1000 * 5 * 4
+    # Twice at the most, measured with and without coverage.
+    assert process_time() - stored_at < 6 * (stored_at - began)
     assert len(trial.requests) == len(turns) == 100
     # All of the conversation has room, so all evidence is shown.
     assert {each.found for each in trial.requests} == {None, 1.0}
