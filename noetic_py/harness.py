@@ -945,11 +945,10 @@ class Harness(Generic[M_co]):
         """Store the beginning of a run that a worker carries out; returns its id."""
         from noetic_py.runner import lease
 
-        try:
-            if plan.storage is not None:
-                await lease.begin_stored_run(run, plan, evolve(plan.storage, queued=queued))
-        finally:
-            self._living.remove(run)
+        # A worker of this harness may carry it out before the store has answered here.
+        self._living.remove(run)
+        if plan.storage is not None:
+            await lease.begin_stored_run(run, plan, evolve(plan.storage, queued=queued))
         self._look()
         return run.run_id
 

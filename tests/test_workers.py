@@ -15,7 +15,7 @@ import pytest
 from attrs import define
 
 from noetic_py import Ask, Budget, Context, Harness, Memory, Retry, errors, sequence, step
-from noetic_py.checkpoints import CheckpointBackend, Claim, InMemoryBackend, Lease, Record, SqliteBackend
+from noetic_py.checkpoints import CheckpointBackend, Claim, InMemoryBackend, Lease, Record, SqliteBackend, Transaction
 from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.checkpoints.files import FileBackend
 from noetic_py.journal.records import RunEnded
@@ -572,6 +572,32 @@ async def test_a_run_id_is_submitted_once(store: CheckpointBackend) -> None:
             with pytest.raises(errors.RunBusy):
                 await harness.submit(double, 6, run_id="order-7")
         assert (await harness.resume("order-7", double)).value == 8
+
+
+class SlowToTell(DelegatingBackend):
+    """A store that says that a run was submitted only once a worker has ended it."""
+
+    async def commit(self, transactions: Sequence[Transaction]) -> Sequence[Lease]:
+        leases = await super().commit(transactions)
+        for each in transactions:
+            if each.queued is not None and not each.expected_position:
+                await until_true(partial(self._has_ended, each.run_id))
+        return leases
+
+    async def _has_ended(self, run_id: str) -> bool:
+        entry = await self.entry(run_id)
+        return entry is not None and entry.status == "completed"
+
+
+async def test_a_worker_of_the_same_harness_is_faster_than_the_answer_of_the_store(
+    store: CheckpointBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with a_harness(SlowToTell(store)) as harness, anyio.create_task_group() as group:
+        group.start_soon(harness.work)
+        run_id = await harness.submit(double, 21)
+        assert (await harness.runs.get(run_id)).status == "completed"
+        await harness.shutdown()
+    assert not caplog.messages
 
 
 async def test_what_cannot_be_submitted(store: CheckpointBackend, tmp_path: Path) -> None:
