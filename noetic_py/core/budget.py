@@ -408,8 +408,8 @@ class BudgetLease:
 
     __slots__ = (
         "_before", "_closed", "_cost", "_covers", "_held", "_kept", "_line", "_settled", "_spent_above", "_warned",
-        "budget", "calls", "deadline", "depth", "ends", "free", "keeps", "limits", "max_steps", "on_warning", "parent",
-        "root", "started", "steps", "steps_free", "tokens", "tool_calls",
+        "budget", "calls", "deadline", "depth", "ends", "free", "keeps", "limits", "max_steps", "of_models",
+        "on_warning", "parent", "root", "started", "steps", "steps_free", "tokens", "tool_calls",
     )  # fmt: skip
 
     # Whether what is set aside for a run elsewhere has to be limited by it: not where that run takes its own part.
@@ -457,6 +457,8 @@ class BudgetLease:
         # Nothing is limited from here to the root: only the meters have to run.
         # Whether the block for the wrap-up is held, here and above.
         self.keeps: bool = False
+        # The leases below it of budgets that single models have, by the budgets' names.
+        self.of_models: dict[str, BudgetLease] | None = None
         # Where no lease limits steps, each counts its own, and hands the count up when it closes.
         self.steps_free: bool = self.max_steps is None and (parent is None or parent.steps_free)
         self.free: bool = not self.limits and (parent is None or parent.free)

@@ -15,17 +15,17 @@ import anyio.to_thread
 from attrs import evolve, frozen
 
 from noetic_py.context.read import ContextScope, Counted
-from noetic_py.core.budget import NO_USAGE, NOTHING_USED, Reservation, TokenUsage, Usage, problem_of
+from noetic_py.core.budget import NO_USAGE, NOTHING_USED, BudgetLease, Reservation, TokenUsage, Usage, problem_of
 from noetic_py.core.diagnostics import Where, log
 from noetic_py.core.events import FeeUnknown, ModelFailed, ModelFinished, ModelStarted
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, InputText, Item, Message, OutputText
 from noetic_py.core.runtime import Runtime
-from noetic_py.core.shared_budget import HELD
+from noetic_py.core.shared_budget import HELD, SharedBudget
 from noetic_py.core.tokens import TiktokenCounter, TokenCount, TokenCounter, counter_for, counter_of_encoding
 from noetic_py.engine.frame import Frame, in_time
 from noetic_py.engine.shared_budgets import RunBudgets, Slice
 from noetic_py.engine.telemetry import CallSpan, names_of
-from noetic_py.errors import BudgetExceeded, ModelError, ModelStreamError, UnknownPrice, UsageInvalid
+from noetic_py.errors import BudgetExceeded, ConfigError, ModelError, ModelStreamError, UnknownPrice, UsageInvalid
 from noetic_py.journal.records import CallStarted
 from noetic_py.models.model import (
     CALLS,
@@ -110,6 +110,8 @@ class ProviderCall:
     _span: CallSpan | None = None
     _began = 0.0
     _slices: Sequence[Slice] = ()
+    # The shared budget of this model alone.
+    budget: SharedBudget | None = None
     _manager: AbstractAsyncContextManager[ModelStream]
     _reservation: Reservation
 
@@ -230,21 +232,40 @@ class ProviderCall:
 
     async def _reserve(self) -> Reservation:
         """Hold the most this call can use, when anything limits it."""
-        shared = self._frame.x.run.shared
+        lease, shared = self._frame.lease, self._frame.x.run.shared
+        if self.budget is not None:
+            shared = self._run_budgets()
+            lease = shared.lease_of(self.budget, lease, now=self._frame.x.run.runtime.monotonic())
         if shared is None:
-            return await self._reserve_here()
+            return await self._reserve_here(lease)
         from noetic_py.engine.kinds.suspension import with_room
 
-        return await with_room(self._frame, shared, partial(self._reserve_shared, shared))
+        return await with_room(self._frame, shared, partial(self._reserve_shared, shared, lease))
 
-    async def _reserve_shared(self, shared: RunBudgets) -> Reservation:
+    def _run_budgets(self) -> RunBudgets:
+        """What the run takes of shared budgets, also where it has none itself."""
+        run = self._frame.x.run
+        if run.store is None:
+            raise ConfigError(
+                f"a shared budget of {self._model.name!r} without checkpoints= is not valid; expected a store that "
+                "other runs see",
+                code="budgets",
+                path=self._frame.at,
+                hint='Harness(checkpoints="sqlite:runs.db")',
+            )
+        if run.shared is None:
+            now = run.runtime.monotonic()
+            run.shared = run.store.budgets = RunBudgets((), run.store, run.resources.lease, now=now)
+        return run.shared
+
+    async def _reserve_shared(self, shared: RunBudgets, lease: BudgetLease) -> Reservation:
         """The same where other runs take of the same budgets."""
         tries = _TRIES
         while True:
-            await shared.look()
-            reservation = await self._reserve_here()
+            await shared.look(lease)
+            reservation = await self._reserve_here(lease)
             try:
-                self._slices = await shared.reserve(reservation.amounts)
+                self._slices = await shared.reserve(reservation.amounts, lease)
                 return reservation
             except BudgetExceeded as error:
                 reservation.cancel()
@@ -258,10 +279,9 @@ class ProviderCall:
                 reservation.cancel()
                 raise
 
-    async def _reserve_here(self) -> Reservation:
+    async def _reserve_here(self, lease: BudgetLease) -> Reservation:
         """The same against the budgets of this process."""
         frame, request, price = self._frame, self._request, self._price
-        lease = frame.lease
         most = request.settings.get("max_output_tokens")
         if lease.free or not lease.limited(*TOKEN_LIMITS):
             return await lease.reserve(max_output=most)
@@ -369,7 +389,7 @@ class ProviderCall:
 
     def _answered(self, response: ModelResponse) -> Usage:
         tokens = response.usage
-        if tokens is None and self._frame.lease.limited(*TOKEN_LIMITS):
+        if tokens is None and self._reservation.lease.limited(*TOKEN_LIMITS):
             # A provider that reports nothing must not be free under a token budget.
             counter = counter_of(self._model)
             tokens = TokenUsage(self._read, sum(counter.count_item(item).value for item in response.items))
@@ -476,9 +496,13 @@ class RunCalls:
         """The model of a name, from the harness's plugins."""
         return self.frame.x.run.resources.models(name)
 
-    def open(self, model: Model, request: ModelRequest, /) -> AbstractAsyncContextManager[ModelStream]:
+    def open(
+        self, model: Model, request: ModelRequest, /, budget: SharedBudget | None = None
+    ) -> AbstractAsyncContextManager[ModelStream]:
         """A call of a model that is not a wrapper."""
-        return _SubCall(self.frame, self.spec, model, request, self.shown)
+        call = _SubCall(self.frame, self.spec, model, request, self.shown)
+        call.budget = budget
+        return call
 
 
 def check_reported(model: str, response: ModelResponse) -> None:

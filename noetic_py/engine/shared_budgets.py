@@ -88,6 +88,7 @@ class RunBudgets:
     def __init__(self, budgets: Sequence[SharedBudget], store: RunWriter, above: BudgetLease, *, now: float) -> None:
         self._store = store
         self._budgets = tuple(budgets)
+        self._of_models: dict[str, SharedBudget] = {}
         self._accounts: dict[tuple[str, str], _Account] = {}
         self._sent: Sequence[tuple[_Account, BudgetChange]] = ()
         self._leases: list[SharedLease] = []
@@ -105,11 +106,28 @@ class RunBudgets:
         for lease in self._leases:
             lease.close()
 
-    async def _periods(self) -> list[str]:
+    def lease_of(self, shared: SharedBudget, lease: BudgetLease, *, now: float) -> BudgetLease:
+        """The lease of a call whose model has a budget of its own; the run's budget holds where both have one name.
+
+        Args:
+            shared: The model's budget.
+            lease: The lease of the step that calls.
+            now: Monotonic seconds.
+        """
+        if any(each.name == shared.name for each in self._budgets):
+            return lease
+        self._of_models[shared.name] = shared
+        leases = lease.of_models = {} if lease.of_models is None else lease.of_models
+        found = leases.get(shared.name)
+        if not isinstance(found, SharedLease) or found.shared is not shared:
+            found = leases[shared.name] = SharedLease(shared, lease, now=now)
+        return found
+
+    async def _periods(self, budgets: Sequence[SharedBudget]) -> list[str]:
         """The period of each budget, by the store's clock."""
-        timed = any(shared.per is not None for shared in self._budgets)
+        timed = any(shared.per is not None for shared in budgets)
         now = await self._store.backend.clock() if timed else 0.0
-        return [shared.period_at(now) for shared in self._budgets]
+        return [shared.period_at(now) for shared in budgets]
 
     def _account(self, name: str, period: str) -> _Account:
         account = self._accounts.get((name, period))
@@ -119,17 +137,22 @@ class RunBudgets:
 
     # -- before work begins
 
-    async def look(self) -> None:
-        """Learn how much there is of what calls hold; for one that waits for room that is the whole budget."""
+    async def look(self, under: BudgetLease) -> None:
+        """Learn how much there is of what calls hold; for one that waits for room that is the whole budget.
+
+        Args:
+            under: The lease of the call.
+        """
         periods: list[str] | None = None
-        for index, lease in enumerate(self._leases):
+        leases = [*self._leases, under] if isinstance(under, SharedLease) else self._leases
+        for index, lease in enumerate(leases):
             if not lease.limits:
                 continue
             shared = lease.shared
             if shared.wait:
                 lease.see("", {name: shared.budget.limits[name] for name in lease.limits}, {}, {})
                 continue
-            periods = await self._periods() if periods is None else periods
+            periods = await self._periods([each.shared for each in leases]) if periods is None else periods
             period = periods[index]
             rows = await self._store.backend.budgets(name=shared.name, since=period)
             row = next((each for each in rows if each.period == period), BudgetRow(shared.name, period))
@@ -150,21 +173,27 @@ class RunBudgets:
             BudgetExceeded: A budget has none left; nothing was counted.
             CheckpointError: The store has not taken it.
         """
-        await self._take(counts, {})
+        await self._take(counts, {}, self._budgets)
 
-    async def reserve(self, amounts: Amounts) -> Sequence[Slice]:
+    async def reserve(self, amounts: Amounts, under: BudgetLease) -> Sequence[Slice]:
         """Count a call of a model that begins, and hold what it may use.
+
+        Args:
+            amounts: The most that it may use.
+            under: The lease of the call.
 
         Raises:
             BudgetExceeded: A budget has not enough left; nothing is held.
             CheckpointError: The store has not taken it.
         """
         held = {name: in_store(name, amount) for name, amount in amounts.items() if name in HELD}
-        return await self._take({"model_calls": 1}, held)
+        own = (under.shared,) if isinstance(under, SharedLease) else ()
+        return await self._take({"model_calls": 1}, held, (*self._budgets, *own))
 
     def waits_for(self, error: BudgetExceeded) -> SharedBudget | None:
         """The budget that has refused something, where that is waited for."""
-        return next((each for each in self._budgets if each.wait and each.name == error.shared), None)
+        budgets = (*self._budgets, *self._of_models.values())
+        return next((each for each in budgets if each.wait and each.name == error.shared), None)
 
     async def time_to_wait(self, error: BudgetExceeded) -> float | None:
         """How many seconds to wait until there may be room for what was refused.
@@ -187,14 +216,16 @@ class RunBudgets:
         # What calls under way hold may be given back at any time.
         return _LOOK if left is None else min(left, _LOOK)
 
-    async def _take(self, counts: Mapping[str, int], held: Mapping[str, int]) -> Sequence[Slice]:
+    async def _take(
+        self, counts: Mapping[str, int], held: Mapping[str, int], budgets: Sequence[SharedBudget]
+    ) -> Sequence[Slice]:
         asked: list[tuple[SharedBudget, Mapping[str, int], Mapping[str, int]]] = []
-        for shared in self._budgets:
+        for shared in budgets:
             limited = shared.budget.limits.keys()
             asked.append((shared, _only(counts, limited), _only(held, limited)))
         if not any(count or hold for _, count, hold in asked):
             return ()
-        periods = await self._periods()
+        periods = await self._periods(budgets)
         slices: list[Slice] = []
 
         def changes() -> Sequence[BudgetChange]:

@@ -17,6 +17,7 @@ from noetic_py.core.diagnostics import NOWHERE, Where, suggestion
 from noetic_py.core.items import Item, ItemBase, JsonValue
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.core.secrets import Secret
+from noetic_py.core.shared_budget import SharedBudget
 from noetic_py.core.values import is_mapping, size_of
 from noetic_py.errors import AnswerTooLarge, ConfigError, LimitExceeded, MissingExtra, RealModelRefused, UnknownKeyword
 
@@ -236,11 +237,19 @@ class Calls(Protocol):
         """
         ...
 
-    def open(self, model: Model, request: ModelRequest, /) -> AbstractAsyncContextManager[ModelStream]:
+    def open(
+        self, model: Model, request: ModelRequest, /, budget: SharedBudget | None = None
+    ) -> AbstractAsyncContextManager[ModelStream]:
         """A call of a model that is not a wrapper, reserved on entering and settled on leaving.
+
+        Args:
+            model: The model.
+            request: What to ask.
+            budget: The shared budget that the model has for itself.
 
         Raises:
             BudgetExceeded: On entering: the call does not fit the budget.
+            ConfigError: On entering: the model has a budget, and the run is not stored; code `"budgets"`.
         """
         ...
 

@@ -16,6 +16,7 @@ from attrs import define, field
 from noetic_py import errors
 from noetic_py.core.diagnostics import log
 from noetic_py.core.runtime import Runtime
+from noetic_py.core.shared_budget import HELD, SharedBudget
 from noetic_py.models.model import (
     CALLS,
     Model,
@@ -396,7 +397,7 @@ _ROUNDING = 1e-6
 
 
 class LimitedModel(ModelWrapper):
-    """Limits concurrent requests and requests per minute of a model; further requests wait.
+    """Limits concurrent requests, requests per minute and the budget of a model; further requests wait.
 
     Requests run in order of arrival. A request holds its slot until its stream is closed, and waits for one before
     anything is reserved for it in a budget. All callers of one `LimitedModel` share its slots: the paths of a run, and
@@ -405,14 +406,19 @@ class LimitedModel(ModelWrapper):
     It counts the requests that come to it. Put it inside of a `RetryModel`, and every try waits for its turn; put it
     around one, and a request keeps its place over all its tries.
 
+    A budget holds for all processes whose runs have the same store. It is of one model, so the model inside of it is no
+    wrapper.
+
     Args:
         model: The model to ask, or its name.
         concurrency: Requests at once; `None` for any number.
         requests_per_minute: Requests that may begin within any 60 seconds; `None` for any number.
-        max_waiting: Requests that may wait; one more is refused. `None` lets any number wait.
+        max_waiting: Requests that may wait for a place; one more is refused. `None` lets any number wait.
+        budget: What all runs that ask this model may use, such as its tokens a minute; they have to be stored.
 
     Raises:
-        ConfigError: A number is out of range, or neither limit is given; code `"limited-model"`.
+        ConfigError: A number is out of range, no limit is given, or the budget is not one of a model; code
+            `"limited-model"`.
     """
 
     def __init__(
@@ -422,9 +428,10 @@ class LimitedModel(ModelWrapper):
         concurrency: int | None = None,
         requests_per_minute: int | None = None,
         max_waiting: int | None = None,
+        budget: SharedBudget | None = None,
     ) -> None:
         super().__init__(model)
-        if concurrency is None and requests_per_minute is None:
+        if concurrency is None and requests_per_minute is None and budget is None:
             raise errors.ConfigError("nothing is limited", code=_LIMITED, hint="LimitedModel(model, concurrency=4)")
         for name, value, least in (
             ("concurrency", concurrency, 1),
@@ -436,6 +443,9 @@ class LimitedModel(ModelWrapper):
         self.concurrency: int | None = concurrency
         self.requests_per_minute: int | None = requests_per_minute
         self.max_waiting: int | None = max_waiting
+        self.budget: SharedBudget | None = budget
+        if budget is not None:
+            _check_model_budget(budget, model)
         self._limiter = _CallLimiter(concurrency, requests_per_minute)
 
     @property
@@ -456,6 +466,7 @@ class LimitedModel(ModelWrapper):
             ModelBusy: On entering: too many wait already.
             ModelError: The model behind failed.
             BudgetExceeded: In a run: the budget does not allow the call.
+            ConfigError: It has a budget, and no stored run asks; code `"budgets"`.
         """
         limiter, runtime = self._limiter, current_runtime()
         if not limiter.try_enter(runtime):
@@ -463,10 +474,57 @@ class LimitedModel(ModelWrapper):
                 raise errors.ModelBusy(len(limiter.line), model=self.name)
             await limiter.wait(runtime)
         try:
-            async with self.ask(self.model, request) as stream:
+            async with self._asked(request) as stream:
                 yield stream
         finally:
             limiter.leave()
+
+    def _asked(self, request: ModelRequest) -> AbstractAsyncContextManager[ModelStream]:
+        """Ask the model, within its budget."""
+        if self.budget is None:
+            return self.ask(self.model, request)
+        calls = CALLS.get()
+        if calls is None:
+            raise errors.ConfigError(
+                f"the shared budget {self.budget.name!r} of {self.name!r} is not valid outside of a run; expected a "
+                "step that asks",
+                code="budgets",
+                hint='Harness(model=..., checkpoints="sqlite:runs.db")',
+            )
+        model = calls.find(self.model) if isinstance(self.model, str) else self.model
+        _check_model_budget(self.budget, model)
+        return calls.open(model, request, budget=self.budget)
+
+
+# What a call of a model counts against; steps and tools are not of a model.
+_OF_MODELS = HELD | {"model_calls"}
+
+
+def _check_model_budget(budget: object, model: object) -> None:
+    """Refuse a budget that is not one of a model.
+
+    Raises:
+        ConfigError: It is not a shared budget, or limits something else, or the model is a wrapper.
+    """
+    if not isinstance(budget, SharedBudget):
+        raise errors.ConfigError(
+            f"budget={budget!r} is not a valid budget of a model; expected a SharedBudget",
+            code=_LIMITED,
+            hint='SharedBudget("openai", Budget(model_calls=500), per="minute", wait=True)',
+        )
+    other = next((name for name in budget.budget.limits if name not in _OF_MODELS), None)
+    if other is not None:
+        raise errors.ConfigError(
+            f"a budget with {other}= is not a valid budget of a model; expected model_calls=, tokens or cost",
+            code=_LIMITED,
+            hint="give it to the harness or to a run",
+        )
+    if isinstance(model, ModelWrapper):
+        raise errors.ConfigError(
+            f"{model!r} is not a valid model to have a budget; expected one that is not a wrapper",
+            code=_LIMITED,
+            hint="RetryModel(LimitedModel(model, budget=...)), and not the other way round",
+        )
 
 
 @define(eq=False)

@@ -113,7 +113,7 @@ class Machine:
         owner = await self.owner(run_id)
         fits = self.fits(run_id, owner, "tokens", amount) and self.fits(run_id, owner, "model_calls", 1)
         try:
-            slices = await owner.budgets.reserve({"tokens": Decimal(amount)})
+            slices = await owner.budgets.reserve({"tokens": Decimal(amount)}, BudgetLease(None))
         except errors.BudgetExceeded:
             assert not fits
         else:
