@@ -686,7 +686,10 @@ class Harness(Generic[M_co]):
         Raises:
             ConfigError: The harness has no backend; code `"no-backend"`.
         """
-        return Runs(self._needed(), self._resources.runtime, self._access, partial(self._living.flow, self.flows))
+        living = self._living
+        return Runs(
+            self._needed(), self._resources.runtime, self._access, partial(living.flow, self.flows), living.end_of
+        )
 
     def _needed(self) -> CheckpointBackend:
         if self._backend is None:

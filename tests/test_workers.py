@@ -18,6 +18,7 @@ from noetic_py import Ask, Budget, Context, Harness, Memory, Retry, errors, sequ
 from noetic_py.checkpoints import CheckpointBackend, Claim, InMemoryBackend, Lease, Record, SqliteBackend, Transaction
 from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.checkpoints.files import FileBackend
+from noetic_py.core.runtime import Runtime
 from noetic_py.journal.records import RunEnded
 from noetic_py.testing import VirtualRuntime
 
@@ -85,6 +86,22 @@ async def reaches(harness: Harness[Any], run_id: str, *statuses: str) -> None:
         return (await harness.runs.get(run_id)).status in statuses
 
     await until_true(there)
+
+
+class Still(Runtime):
+    """A clock by which no pause ever ends."""
+
+    async def sleep(self, seconds: float) -> None:
+        await anyio.sleep_forever()
+
+
+async def test_who_waits_for_a_run_of_its_own_worker_learns_of_its_end_without_a_poll(store: CheckpointBackend) -> None:
+    async with a_harness(store, runtime=Still()) as harness, anyio.create_task_group() as group:
+        group.start_soon(harness.work)
+        with anyio.fail_after(10):
+            assert (await harness.result(await harness.submit(double, 21), double)).value == 42
+            assert (await harness.runs.wait(await harness.submit(buy, "tea"))).status == "suspended"
+        group.cancel_scope.cancel()
 
 
 async def is_empty(backend: CheckpointBackend) -> bool:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from noetic_py.core.telemetry import Metrics
 
-__all__ = ["SYSTEM", "Runtime"]
+__all__ = ["SYSTEM", "Runtime", "sleep_or_event"]
 
 
 # The last 48 bits of an id count within one millisecond. The count starts between 2**44 and 2**47, so it always has
@@ -116,6 +116,19 @@ SYSTEM = Runtime()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=SYSTEM.reseed)
+
+
+async def sleep_or_event(runtime: Runtime, seconds: float, event: anyio.Event) -> None:
+    """Wait by a clock, until an event at the latest."""
+    async with anyio.create_task_group() as group:
+
+        async def sleep() -> None:
+            await runtime.sleep(seconds)
+            group.cancel_scope.cancel()
+
+        group.start_soon(sleep)
+        await event.wait()
+        group.cancel_scope.cancel()
 
 
 # From https://www.w3.org/TR/trace-context/: version, trace, span, flags; later versions may add more after these.

@@ -15,6 +15,7 @@ from inspect import getattr_static
 from logging import ERROR
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, overload
+from weakref import WeakValueDictionary
 
 import anyio
 from anyio.lowlevel import current_token
@@ -357,6 +358,8 @@ class Living:
         self._views: dict[str, _Shown] = {}
         # The flows of the stored runs that have ended last: one that waits may be completed.
         self._flows: dict[str, AnyStep] = {}
+        # Kept by those that wait for them.
+        self._ends: WeakValueDictionary[str, anyio.Event] = WeakValueDictionary()
 
     def get(self, run_id: str) -> Any:
         """A run in progress."""
@@ -397,6 +400,9 @@ class Living:
         if there is not run:
             return
         del self._runs[run.run_id]
+        ended = self._ends.pop(run.run_id, None)
+        if ended is not None:
+            ended.set()
         note = interruption(run)
         if note is not None:
             self._cancelled.append(note)
@@ -412,6 +418,10 @@ class Living:
                 del self._flows[next(iter(self._flows))]
         if not self._runs:
             self._empty.set()
+
+    def end_of(self, run_id: str) -> anyio.Event:
+        """Is set when the run ends or suspends here; a worker of the harness may not have begun it yet."""
+        return self._ends.setdefault(run_id, anyio.Event())
 
     def flow(self, named: Mapping[str, AnyStep], run_id: str, flow: str) -> AnyStep | None:
         """A stored run's flow: the one that it was run with here, or the only one of `named` that has its id."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import anyio
 from attrs import evolve, frozen
 
 from noetic_py import errors
@@ -25,7 +26,7 @@ from noetic_py.core.control import (
     is_stream,
     stream_of,
 )
-from noetic_py.core.runtime import Runtime
+from noetic_py.core.runtime import Runtime, sleep_or_event
 from noetic_py.core.shared_budget import has_ended
 from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.run_summary import PlainCodec, PlannedStep, ResumePlan, forked_from, load_records
@@ -130,10 +131,16 @@ class Runs:
     """The runs of a harness's backend; get it as `harness.runs`."""
 
     def __init__(
-        self, backend: CheckpointBackend, runtime: Runtime, access: Authorizer, flow_of: FlowOf | None = None
+        self,
+        backend: CheckpointBackend,
+        runtime: Runtime,
+        access: Authorizer,
+        flow_of: FlowOf | None = None,
+        end_of: Callable[[str], anyio.Event] | None = None,
     ) -> None:
         self._backend = backend
         self._flow_of = flow_of
+        self._end_of = end_of
         self._runtime = runtime
         self._access = access
 
@@ -182,11 +189,13 @@ class Runs:
         ends = None if timeout is None else self._runtime.monotonic() + timeout
         pause = _FIRST_PAUSE
         while True:
+            # Before the look, so that no end is missed.
+            ended = anyio.Event() if self._end_of is None else self._end_of(run_id)
             info = await self._get(run_id)
             left = pause if ends is None else ends - self._runtime.monotonic()
             if left <= 0 or not _goes_on(info):
                 return info
-            await self._runtime.sleep(min(pause, left))
+            await sleep_or_event(self._runtime, min(pause, left), ended)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def queues(self) -> Sequence[QueueStats]:

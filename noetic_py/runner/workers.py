@@ -18,7 +18,7 @@ from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.context.step import AnyStep, Retry
 from noetic_py.core.budget import Budget
 from noetic_py.core.diagnostics import Where, log, unknown_keyword
-from noetic_py.core.runtime import SYSTEM, Runtime
+from noetic_py.core.runtime import SYSTEM, Runtime, sleep_or_event
 from noetic_py.core.shared_budget import SharedBudget
 from noetic_py.engine.fingerprint import fingerprint, referenced
 from noetic_py.engine.journaling.writer import ClaimedRun, ended_signals, parent_in
@@ -279,7 +279,7 @@ class QueueWorker:
                 if error.reason == "closed":
                     raise
                 log("runs", WARNING, "no runs can be claimed for %s s: %s", pause, error.message)
-                await self._wait(pause, self._changed)
+                await sleep_or_event(self._runtime, pause, self._changed)
                 # It may be there again at once, and may be away for long.
                 pause = min(pause * 2, _LONGEST_PAUSE)
                 continue
@@ -290,19 +290,7 @@ class QueueWorker:
                 # A run that ends says so.
                 await self._changed.wait()
             else:
-                await self._wait(pause, self._changed)
-
-    async def _wait(self, seconds: float, event: anyio.Event) -> None:
-        """Wait by the harness's clock, until an event at the latest."""
-        async with anyio.create_task_group() as group:
-
-            async def poll() -> None:
-                await self._runtime.sleep(seconds)
-                group.cancel_scope.cancel()
-
-            group.start_soon(poll)
-            await event.wait()
-            group.cancel_scope.cancel()
+                await sleep_or_event(self._runtime, pause, self._changed)
 
     async def _carry(self, claim: Claim, asked: float) -> None:
         try:
@@ -313,7 +301,7 @@ class QueueWorker:
         if not readable:
             # Kept for a while, but in no place of another run: it would be claimed again at once, and be as it is.
             try:
-                await self._wait(_LONGEST_PAUSE, self._stopped)
+                await sleep_or_event(self._runtime, _LONGEST_PAUSE, self._stopped)
             finally:
                 await self._release(claim)
 
