@@ -14,8 +14,8 @@ _CLIENT = ("answer", "scheduled", "submit")
 
 
 def __getattr__(name: str) -> Any:
-    # Temporal imports the module of the workflow once more, in its sandbox, and this package with it: nothing else of
-    # noetic_py may come with that.
+    # A sandbox of Temporal's, such as that of its `Replayer`, imports the module of the workflow once more, and this
+    # package with it: nothing else of noetic_py may come with that.
     if name in _CLIENT:
         from noetic_temporal import client
 

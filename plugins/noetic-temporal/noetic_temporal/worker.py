@@ -13,7 +13,7 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 from temporalio.exceptions import ApplicationError
-from temporalio.worker import Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from noetic_py import Answer, Harness, Step, errors
 from noetic_py.core.control import Decided
@@ -79,11 +79,14 @@ async def work(client: Client, harness: Harness[Any], *, concurrency: int = 10, 
             client,
             task_queue=task_queue(name, flow),
             workflows=[NoeticRun],
+            # A sandbox imports the workflow's module again for each run, which takes longer than the workflow.
+            workflow_runner=UnsandboxedWorkflowRunner(),
             activities=[_Carrier(harness, flow, lives).go_on],
             max_concurrent_activities=concurrency,
             max_heartbeat_throttle_interval=timedelta(seconds=_BEAT),
-            # Temporal leaves a workflow to the worker that has it cached for so long, also when that has died.
-            sticky_queue_schedule_to_start_timeout=timedelta(seconds=1),
+            # Temporal leaves a workflow to the worker that has it cached for a while, also when that has died; and its
+            # history is short.
+            max_cached_workflows=0,
         )
         for name, flow in harness.flows.items()
     ]
@@ -110,7 +113,7 @@ class _Carrier:
     async def go_on(self, what: GoOn) -> Standing:
         """Go on with a run until it ends or waits, or end it."""
         before: Sequence[Any] = activity.info().heartbeat_details
-        lives = int(before[0]) + 1 if before else 1
+        lives = 1 + (int(before[0]) if before else what.deaths)
         if lives > self._lives:
             raise ApplicationError(
                 f"{lives - 1} workers in a row have died while they had the run", type="WorkersDied", non_retryable=True

@@ -1,7 +1,7 @@
 """The workflow: it has a worker go on with a run, waits as long as the run waits, and does so again.
 
-Temporal imports this module in a sandbox and replays its code, so it imports the standard library and `temporalio`
-only.
+Temporal replays its code, and its sandbox would import this module once more, so it imports the standard library and
+`temporalio` only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType, is_cancelled_exception
+from temporalio.exceptions import TimeoutError as TimedOut
 
 __all__ = ["ACTIVITY", "WORKFLOW", "Begin", "GoOn", "NoeticRun", "Standing"]
 
@@ -20,9 +21,15 @@ WORKFLOW = "noetic-run"
 ACTIVITY = "go_on"
 
 _ENDLESS = timedelta(days=3650)
-# A worker that dies is noticed by its heartbeat, so an attempt follows at once; one that fails may fail for long.
+_EVENTS = 500
+"""A history is begun anew after so many: workers cache none, so each task of the workflow replays it."""
+# An attempt that fails may fail for long. After the death of a worker the workflow asks for another one itself: the
+# server's pause before a retry takes a second at least.
 _RETRY = RetryPolicy(
-    initial_interval=timedelta(milliseconds=100), backoff_coefficient=2.0, maximum_interval=timedelta(seconds=5)
+    initial_interval=timedelta(milliseconds=100),
+    backoff_coefficient=2.0,
+    maximum_interval=timedelta(seconds=5),
+    non_retryable_error_types=["TemporalTimeout:Heartbeat"],
 )
 
 
@@ -51,11 +58,13 @@ class GoOn:
         run_id: The run, whose id is that of the workflow.
         begin: What the workflow was started with, with the answers that are new.
         stop: Whether to end the run instead.
+        deaths: How many workers in a row have died with the run.
     """
 
     run_id: str
     begin: Begin
     stop: bool = False
+    deaths: int = 0
 
 
 @dataclass
@@ -120,10 +129,22 @@ class NoeticRun:
             await workflow.wait_condition(lambda: self._woken, timeout=timeout)
         except TimeoutError:
             pass
-        if workflow.info().is_continue_as_new_suggested():
+        info = workflow.info()
+        if info.is_continue_as_new_suggested() or info.get_current_history_length() > _EVENTS:
             workflow.continue_as_new(replace(begin, answers=self._answers))
 
     async def _go_on(self, what: GoOn) -> Standing:
+        while True:
+            try:
+                return await self._attempt(what)
+            except ActivityError as error:
+                died = error.cause
+                if not isinstance(died, TimedOut) or died.type is not TimeoutType.HEARTBEAT:
+                    raise
+                known = died.last_heartbeat_details
+                what = replace(what, deaths=int(known[0]) if known else what.deaths + 1)
+
+    async def _attempt(self, what: GoOn) -> Standing:
         standing: Standing = await workflow.execute_activity(
             ACTIVITY,
             what,
