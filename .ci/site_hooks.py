@@ -1,9 +1,9 @@
-"""Hooks of the documentation's build: its search, overloads that are folded, and the texts for language models."""
+"""Hooks of the documentation's build: its links and search, folded overloads, and the texts for language models."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -52,6 +52,12 @@ ORDER: list[Page] = []
 """The pages as the navigation lists them: mkdocs hands it to one hook, and the texts are written by another one."""
 
 
+def on_config(config: MutableMapping[str, object], **_: object) -> None:
+    """Leave out the links for editing a page when the address of the sources is not known."""
+    if not config["repo_url"]:
+        config["edit_uri"] = None
+
+
 def on_nav(nav: Navigation, **_: object) -> None:
     """Keep the order of the pages."""
     ORDER[:] = nav.pages
@@ -79,8 +85,12 @@ def on_page_content(html: str, **_: object) -> str:
     return OVERLOADS.sub(folded, ROOT.sub("", html))
 
 
-def on_post_template(output_content: str, **_: object) -> str:
+def on_post_template(output_content: str, template_name: str, config: Mapping[str, object], **_: object) -> str:
     """The same for the page of a wrong address, which is not made from Markdown."""
+    if template_name == "sitemap.xml":
+        # The selector of versions stays on a page only if the map lists the folder of the other version.
+        root = f"<loc>{str(config['site_url']).rstrip('/')}/"
+        return output_content.replace(f"{root}index.html</loc>", f"{root}</loc>")
     return on_post_page(output_content)
 
 
