@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import signal
@@ -12,30 +11,33 @@ from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.checkpoints.server import ServerBackend
 from noetic_py.errors import RunBusy
+from noetic_py.testing import KillContract
 from tests.crash.children import Children, Ended, fork_server
 from tests.crash.folders import quick_folder
 from tests.crash.jobs import RUN
 from tests.crash.ledger import read_ledger, shown
-from tests.crash.lives import Life, NewLife, a_life_and_deaths, same, two_at_once
+from tests.crash.lives import Life, NewLife, same, two_at_once
 from tests.crash.working import Workers, carried_out
 from tests.properties.checks import SEED, examples
 from tests.servers.jobs import ADDRESS
 from tests.servers.tested import ServerOfTests
 
-__all__ = ["Processes", "children_of"]
+__all__ = ["Processes", "ServedKills", "children_of"]
 
-KILLS = examples(sample=4, full=200)
 TOGETHER = examples(sample=4, full=200)
 STOPPED = examples(sample=3, full=100)
 WORKED = examples(sample=20, full=1000)
 WORKERS_KILLED = examples(sample=3, full=100)
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="forks and signals are the kernel's")
 LEASE = 1.0
 """Seconds, for owners whose time is to run out."""
 
@@ -65,6 +67,28 @@ def new_life(children: Children, server: ServerOfTests, seed: int, job: str) -> 
         server.bury(space)
 
 
+class ServedKills(KillContract):
+    """The contract of killed processes at a server, where a folder stands for a space; a class below it names a server.
+
+    Attributes:
+        server: The server.
+    """
+
+    pytestmark: pytest.MarkDecorator = ON_LINUX
+    kills = examples(sample=2, full=200)
+    server: ServerOfTests
+
+    def opened(self, url: str) -> CheckpointBackend:
+        """A backend."""
+        raise NotImplementedError
+
+    def make(self, folder: Path) -> CheckpointBackend:
+        space = f"killed_{blake2b(bytes(folder), digest_size=8).hexdigest()}"
+        # Before this process is connected itself: the last call of the dead one may still go on at the server.
+        self.server.bury(space)
+        return self.opened(self.server.url(space))
+
+
 class Processes:
     """Tests of processes that share a server; a class below it has a fixture `children`.
 
@@ -73,9 +97,7 @@ class Processes:
         jobs: The module of their jobs.
     """
 
-    pytestmark: pytest.MarkDecorator = pytest.mark.skipif(
-        sys.platform != "linux", reason="forks and signals are the kernel's"
-    )
+    pytestmark: pytest.MarkDecorator = ON_LINUX
     server: ServerOfTests
     jobs: str
 
@@ -86,21 +108,6 @@ class Processes:
     def new_life(self, children: Children) -> NewLife:
         """Makes a run of the program of a seed."""
         return lambda seed: new_life(children, self.server, seed, f"{self.jobs}:carry")
-
-    def test_whatever_is_killed_comes_to_the_same_end(self, children: Children, record_property: Figure) -> None:
-        kills: Counter[str] = Counter()
-        programs = repeated = 0
-        for seed in itertools.count(SEED * 1_000_000):
-            if kills.total() >= KILLS:
-                break
-            found, more = a_life_and_deaths(self.new_life(children), seed)
-            kills += found
-            repeated += more
-            programs += 1
-        record_property("kills", dict(kills))
-        record_property("programs", programs)
-        record_property("bodies run again", repeated)
-        assert len(kills) == 4 or KILLS < 100, kills
 
     def test_two_that_begin_at_one_moment(self, children: Children, record_property: Figure) -> None:
         new = self.new_life(children)

@@ -73,6 +73,10 @@ class PostgresServer:
             self._as_user = ("setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups")
             shutil.chown(self.folder, "postgres", "postgres")
 
+    def __getstate__(self) -> dict[str, object]:
+        """What another process needs of it: where it listens, and no connection."""
+        return {**vars(self), "_quick": None, "_count": None}
+
     def _run(self, program: str, *arguments: str) -> None:
         command = [*self._as_user, str(self._programs / program), *arguments]
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=120)

@@ -9,13 +9,22 @@ from postgres_server import PostgresServer
 
 from tests.crash.children import Children
 from tests.servers.conversations import ServedConversations, ServedSpending
-from tests.servers.processes import Processes, children_of
+from tests.servers.processes import Processes, ServedKills, children_of
 
 
 @pytest.fixture(scope="module")
 def children(server: PostgresServer) -> Generator[Children]:
     with children_of(server, Path(__file__).parent, "crash_warm") as made:
         yield made
+
+
+class TestKilled(ServedKills):
+    @pytest.fixture(autouse=True)
+    def use(self, server: PostgresServer) -> None:
+        self.server = server
+
+    def opened(self, url: str) -> PostgresBackend:
+        return PostgresBackend(url)
 
 
 class TestProcesses(Processes):

@@ -49,6 +49,10 @@ class RedisServer:
             **{name.replace("_", "-"): value for name, value in settings.items()},
         }
 
+    def __getstate__(self) -> dict[str, object]:
+        """What another process needs of it: where it listens, and no connection."""
+        return {**vars(self), "_quick": None, "_count": None, "_process": None}
+
     def start(self) -> None:
         self.begin()
         self.wait()

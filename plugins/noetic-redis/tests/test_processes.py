@@ -9,13 +9,22 @@ from redis_server import RedisServer
 
 from tests.crash.children import Children
 from tests.servers.conversations import ServedConversations, ServedSpending
-from tests.servers.processes import Processes, children_of
+from tests.servers.processes import Processes, ServedKills, children_of
 
 
 @pytest.fixture(scope="module")
 def children(redis_server: RedisServer) -> Generator[Children]:
     with children_of(redis_server, Path(__file__).parent, "redis_warm") as made:
         yield made
+
+
+class TestKilled(ServedKills):
+    @pytest.fixture(autouse=True)
+    def use(self, redis_server: RedisServer) -> None:
+        self.server = redis_server
+
+    def opened(self, url: str) -> RedisBackend:
+        return RedisBackend(url)
 
 
 class TestProcesses(Processes):
