@@ -100,11 +100,12 @@ run, `result` (the run's [`RunResult`][noetic_py.RunResult] with the partial ite
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Protocol
 
-from noetic_py.redaction import redact
+from noetic_py.redaction import html_table, redact
 
 
 class NoeticWarning(UserWarning):
@@ -234,6 +235,28 @@ class NoeticError(Exception):
         # Keyword-only parameters and a result that belongs to its process: the default way fails on both.
         kept = {name: value for name, value in self.__dict__.items() if name not in ("result", "left")}
         return _rebuild, (type(self), self.args, kept)
+
+    def _repr_html_(self) -> str:
+        """A table of what happened, where, and what to try, which a notebook shows."""
+        rows = {
+            "error": type(self).__name__,
+            "message": self.message,
+            "step": "/".join(self.path),
+            "note": "\n".join(note.strip() for note in getattr(self, "__notes__", ())),
+            "try": self.hint,
+            "run": None if self.result is None else self.result.run_id,
+        }
+        return html_table([(name, text) for name, text in rows.items() if text])
+
+    def _render_traceback_(self) -> list[str]:
+        """The traceback that IPython prints when a cell fails; in a notebook the table is shown above it."""
+        shell = sys.modules["IPython"].get_ipython()
+        # Notebooks show a traceback as plain text, so the table is an output of its own; a terminal prints no HTML.
+        # IPython asks once more for its history, when the error has been handled.
+        if sys.exc_info()[1] is self:
+            shell.display_pub.publish({"text/html": self._repr_html_()})
+        lines = shell.InteractiveTB.structured_traceback(type(self), self, self.__traceback__)
+        return [redact(line) for line in lines]
 
     def at(self, path: tuple[str, ...]) -> NoeticError:
         """Name the step's path, unless an inner step already did."""

@@ -4,11 +4,14 @@ import copy
 import inspect
 import pickle
 import re
+import sys
+import traceback
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from noetic_py import errors
+from noetic_py import Harness, Secret, errors, step
 from noetic_py.errors import (
     BudgetExceeded,
     CodecError,
@@ -133,6 +136,56 @@ def test_the_inner_step_names_the_path() -> None:
     error.at(("flow",))
     assert error.path == ("flow", "step")
     assert str(error) == "it broke [at flow/step]"
+
+
+ROW = re.compile(r"<th[^>]*>(.*?)</th><td[^>]*>(.*?)</td>", re.DOTALL)
+
+
+async def test_a_notebook_shows_an_error_as_a_table() -> None:
+    @step
+    async def read(port: str) -> str:
+        raise ConfigError(f"no <table> for {port}", code="tables", hint="give & take")
+
+    async with Harness() as harness:
+        with pytest.raises(ConfigError) as caught:
+            await harness.run(read, "Brest")
+    rows = dict(ROW.findall(caught.value._repr_html_()))
+    assert caught.value.result is not None
+    assert "test_errors.py" in rows.pop("note")
+    assert rows == {
+        "error": "ConfigError",
+        "message": "no &lt;table&gt; for Brest",
+        "step": "read",
+        "try": "give &amp; take",
+        "run": caught.value.result.run_id,
+    }
+    assert dict(ROW.findall(NoeticError("it broke")._repr_html_())) == {"error": "NoeticError", "message": "it broke"}
+
+
+class Shell:
+    """Does what IPython's shell does with an error that a cell raises, as far as the error takes part."""
+
+    def __init__(self) -> None:
+        self.shown: list[dict[str, str]] = []
+        self.display_pub = SimpleNamespace(publish=self.shown.append)
+        self.InteractiveTB = SimpleNamespace(structured_traceback=traceback.format_exception)
+
+
+def test_a_failed_cell_shows_the_table_once_and_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = Shell()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    key = Secret("0123456789abcdef", name="key")
+    error = NoeticError("it broke")
+    try:
+        raise error from ValueError(f"not accepted: {key.reveal()}")
+    except NoeticError:
+        lines = error._render_traceback_()
+    assert shell.shown == [{"text/html": error._repr_html_()}]
+    assert "not accepted: [secret]" in "".join(lines)
+    assert lines[-1].endswith("NoeticError: it broke\n")
+    # IPython asks again when it writes its history.
+    assert error._render_traceback_() == lines
+    assert len(shell.shown) == 1
 
 
 def test_what_python_knows_too() -> None:
