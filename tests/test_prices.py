@@ -9,14 +9,16 @@ from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import Any
 
+import anyio
 import pytest
 from attrs import evolve, field, frozen
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noetic_py import Budget, Harness, TokenUsage, call_model
+from noetic_py import Budget, Harness, InMemoryBackend, ModelSettings, TokenUsage, call_model, settle
+from noetic_py.checkpoints import SharedBudget
 from noetic_py.core.events import FeeUnknown
-from noetic_py.errors import ConfigError, MissingExtra
+from noetic_py.errors import ConfigError, MissingExtra, ModelStreamError
 from noetic_py.models import (
     ItemDone,
     ModelEvent,
@@ -30,7 +32,8 @@ from noetic_py.models import (
     set_price,
     set_price_source,
 )
-from noetic_py.testing import ScriptedModel
+from noetic_py.testing import ScriptedModel, Unfinished
+from tests.properties.checks import examples
 
 FULL = Price(
     input=10,
@@ -209,6 +212,62 @@ async def test_a_limit_of_cost_is_kept_by_the_dearest_price() -> None:
         assert refused.cost == 0
         result = await harness.run(call_model(settings={"max_output_tokens": 5}), "x")
     assert result.cost == 1
+
+
+class Charging:
+    """A model with a fee for each call, which writes as much as it may, and whose every second answer breaks off."""
+
+    name = "test:charging"
+
+    def __init__(self, price: Price, written: int) -> None:
+        self.profile = ModelProfile(price=price)
+        self.written, self.calls = written, 0
+
+    def respond(self, request: ModelRequest, /) -> Any:
+        self.calls += 1
+        cut = Unfinished("High", ModelStreamError("cut off", model=self.name))
+        written = min(self.written, request.settings.get("max_output_tokens", self.written))
+        return ScriptedModel("noon" if self.calls % 2 else cut, usage=TokenUsage(0, written)).respond(request)
+
+
+@settings(max_examples=examples(sample=15, full=500), deadline=None)
+@given(
+    fee=st.decimals("0.001", "2", places=4),
+    rate=st.sampled_from([0, 0, 3, 100]),
+    limit=st.decimals(0, 6, places=4),
+    written=st.integers(1, 20_000),
+    most=st.sampled_from([None, 20_000]),
+    calls=st.integers(1, 6),
+    concurrency=st.sampled_from([None, 1]),
+    shared=st.booleans(),
+)
+def test_fees_of_calls_never_pass_a_limit_of_cost(
+    fee: Decimal,
+    rate: int,
+    limit: Decimal,
+    written: int,
+    most: int | None,
+    calls: int,
+    concurrency: int | None,
+    shared: bool,
+) -> None:
+    model = Charging(Price(output=rate, per_call=fee), written)
+    ask = call_model(model, settings=ModelSettings() if most is None else ModelSettings(max_output_tokens=most))
+    flow = settle([ask.with_options(id=f"ask-{number}") for number in range(calls)], concurrency=concurrency)
+    budget = SharedBudget("all", Budget(cost=limit)) if shared else Budget(cost=limit)
+
+    async def run() -> None:
+        async with Harness(checkpoints=InMemoryBackend(), plugins=(), budget=budget) as harness:
+            result = await harness.run(flow, "when?")
+            rows = await harness.runs.budgets()
+        assert result.cost is not None
+        assert fee * model.calls <= result.cost <= limit
+        assert [row.used.get("cost", 0) for row in rows] in ([], [int(result.cost * 10**9)])
+        if not rate:
+            # No token is paid for, so the fees alone say how many calls there are.
+            assert model.calls == min(calls, int(limit // fee))
+
+    anyio.run(run)
 
 
 # -------------------------------------------------------------------------------------------------------------- sources
