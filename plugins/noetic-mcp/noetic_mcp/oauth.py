@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from secrets import compare_digest, token_hex
@@ -39,6 +39,11 @@ from noetic_mcp.framing import END_CONNECTION
 from noetic_py import Secret
 from noetic_py.errors import ConfigError
 
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
 __all__ = ["OAuth", "OAuthClientCredentials", "OpenHttp", "authentication", "log_in"]
 
 OpenHttp = Callable[[httpx2.Auth], AbstractAsyncContextManager[Any]]
@@ -50,6 +55,7 @@ _LONG_AGO: Final = 1.0
 _ANSWERED: Final = "noetic_mcp_answered"
 _LONGEST_HEAD: Final = 16 * 1024
 _HEAD_SECONDS: Final = 10.0
+_LOCK_PAUSE: Final = 0.02
 
 
 def _as_path(storage: str | Path) -> Path:
@@ -271,15 +277,16 @@ class _Authentication(httpx2.Auth):
                 raise self._required
             for _ in range(_ATTEMPTS):
                 if not self._context.is_token_valid():
-                    flow = self._new_token(request)
-                    try:
-                        sent = await anext(flow)
-                        while True:
-                            sent = await flow.asend((yield sent))
-                    except StopAsyncIteration:
-                        pass
-                    finally:
-                        await flow.aclose()
+                    async with self._alone():
+                        flow = self._new_token(request)
+                        try:
+                            sent = await anext(flow)
+                            while True:
+                                sent = await flow.asend((yield sent))
+                        except StopAsyncIteration:
+                            pass
+                        finally:
+                            await flow.aclose()
                     if request.extensions.pop(_ANSWERED, False):
                         return
                 token = self._token()
@@ -295,8 +302,23 @@ class _Authentication(httpx2.Auth):
                 hint="check the rights of the client",
             )
 
+    @asynccontextmanager
+    async def _alone(self) -> AsyncGenerator[None]:
+        """Be the only process that renews the stored login, and begin with what others have stored.
+
+        A refresh token often holds once, and an authorization server that gets it twice may end the login.
+        """
+        if self._storage is None:
+            yield
+            return
+        async with self._storage.alone():
+            await self._load()
+            yield
+
     async def _new_token(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         """Have the provider get a token, up to where it would send the request with it."""
+        if self._context.is_token_valid():
+            return
         flow = self._provider.async_auth_flow(request)
         try:
             sent = await anext(flow)
@@ -423,6 +445,22 @@ class _TokenFile:
         self._hide(login.tokens, context.client_info)
         return True
 
+    @asynccontextmanager
+    async def alone(self) -> AsyncGenerator[None]:
+        """Be the only one that renews the login, in this process and in others; the lock of a dead process is free."""
+        path = self._auth.storage.with_name(f".{self._auth.storage.name}.lock")
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            while not _try_lock(handle):  # noqa: ASYNC110 # no event comes from another process
+                await anyio.sleep(_LOCK_PAUSE)
+            try:
+                yield
+            finally:
+                # By itself: a forked child may have the file open too.
+                _unlock(handle)
+        finally:
+            os.close(handle)
+
     def _hide(self, tokens: OAuthToken, client: OAuthClientInformationFull | None) -> None:
         found = (tokens.access_token, tokens.refresh_token, client.client_secret if client else None)
         self._secrets += [Secret(each) for each in found if each]
@@ -468,6 +506,25 @@ class _Nowhere:
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         return None
+
+
+def _try_lock(handle: int) -> bool:
+    """Lock a file of this lock's own if no other handle has it."""
+    try:
+        if sys.platform == "win32":
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def _unlock(handle: int) -> None:
+    if sys.platform == "win32":
+        msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
+    else:
+        fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 def _read(path: Path) -> bytes:

@@ -18,6 +18,7 @@ from mcp.server.auth.provider import (
     AuthorizeError,
     OAuthAuthorizationServerProvider,
     RefreshToken,
+    TokenError,
     construct_redirect_uri,
 )
 from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
@@ -38,6 +39,9 @@ class Authority(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken
         self.issued: list[str] = []
         self.refuses = self.is_broken = False
         self.before_renewal: Callable[[RefreshToken], None] = lambda token: None
+        self.meets = False
+        self.used: set[str] = set()
+        self._meeting: list[anyio.Event] = []
         self.logins = self.renewals = 0
 
     def expire(self) -> None:
@@ -82,14 +86,38 @@ class Authority(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken
     async def load_refresh_token(self, client: OAuthClientInformationFull, refresh_token: str) -> RefreshToken | None:
         if self.is_broken:
             raise RuntimeError("the authorization server is broken")
+        if self.meets:
+            await self._meet()
         if refresh_token in self.refresh:
             self.before_renewal(self.refresh[refresh_token])
+        elif refresh_token in self.used:
+            self.end()
         return self.refresh.get(refresh_token)
+
+    async def _meet(self) -> None:
+        """Let a renewal wait a moment for another one, so that two which may come at once do."""
+        came = anyio.Event()
+        self._meeting.append(came)
+        if len(self._meeting) > 1:
+            for each in self._meeting:
+                each.set()
+        with anyio.move_on_after(0.5):
+            await came.wait()
+        self._meeting.remove(came)
+
+    def end(self) -> None:
+        """End the login, as many servers do when a refresh token comes twice: one of the two was stolen."""
+        self.refresh.clear()
+        self.access.clear()
 
     async def exchange_refresh_token(
         self, client: OAuthClientInformationFull, refresh_token: RefreshToken, scopes: list[str]
     ) -> OAuthToken:
         self.renewals += 1
+        if refresh_token.token in self.used:
+            self.end()
+            raise TokenError("invalid_grant", "the refresh token was used before")
+        self.used.add(refresh_token.token)
         del self.refresh[refresh_token.token]
         return self.issue(client.client_id, scopes, refresh_token.resource)
 

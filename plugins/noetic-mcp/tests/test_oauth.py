@@ -149,6 +149,28 @@ async def test_a_process_that_renews_too_late_takes_the_login_of_the_other(
     assert (authority.logins, authority.renewals) == (1, 0)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+async def test_two_processes_that_renew_at_once_keep_the_login(at: tuple[str, Authority], tmp_path: Path) -> None:
+    """The authorization server ends a login whose refresh token is used twice."""
+    url, authority = at
+    file = tmp_path / "web.json"
+    await logged_in(url, OAuth(file))
+    command = [sys.executable, str(Path(__file__).with_name("renewing.py")), url, str(file)]
+    with anyio.fail_after(60):
+        async with await anyio.open_process(command, stderr=sys.stderr) as both:
+            assert both.stdin is not None
+            assert both.stdout is not None
+            said = b""
+            while len(said) < 4:
+                said += await both.stdout.receive()
+            authority.expire()
+            authority.meets = True
+            await both.stdin.aclose()
+            said += b"".join([piece async for piece in both.stdout])
+            assert (await both.wait(), said) == (0, b"3\n" * 4)
+    assert (authority.logins, authority.renewals) == (1, 1)
+
+
 async def test_a_login_that_has_ended_is_required_again(at: tuple[str, Authority], tmp_path: Path) -> None:
     url, authority = at
     file = tmp_path / "web.json"
