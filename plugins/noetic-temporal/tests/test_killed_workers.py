@@ -88,8 +88,8 @@ async def test_workers_that_are_killed(
     record_property("kills", came.kills)
     record_property("runs taken over", len(came.waits))
     record_property("seconds", round(came.seconds, 1))
-    # How long they stood still says little: a run that is taken over waits behind all that have not begun. Two kills may
-    # both meet a worker that has just started.
+    # How long they stood still says little: a run that is taken over waits behind all that have not begun. Two kills
+    # may both meet a worker that has just started.
     assert came.waits or KILLS < 30
 
 
