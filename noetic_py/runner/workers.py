@@ -111,8 +111,10 @@ async def claim_one(
     queue = None if entry is None else summary_fields(entry.summary).get("queue")
     if queue is None:
         return None
+    from noetic_py.runner.children import named_steps
+
     # When the run suspends, its place says when it goes on.
-    queued = place_in(str(queue), step, flows, 0.0, 0)
+    queued = place_in(str(queue), step, dict(named_steps(flows)), 0.0, 0)
     now = await backend.clock()
     asked = SYSTEM.monotonic()
     lease = await backend.acquire(run_id, ttl=ttl)

@@ -12,7 +12,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from noetic_py import Answer, Harness, Memory, Step
 from noetic_py.errors import RunBusy
-from noetic_py.runner.workers import SubmitOptions, label_of, place_in
+from noetic_py.runner.workers import SubmitOptions, place_in
 from noetic_temporal.workflow import WORKFLOW, Begin
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ M = TypeVar("M", bound=Memory)
 T = TypeVar("T")
 
 
-def task_queue(name: str, flow: Step[Any, Any, Any, Any]) -> str:
-    """The task queue of a flow: its name and its code, so that only workers with this code take its runs."""
-    return f"noetic:{label_of(name, flow)}"
+def task_queue(label: str) -> str:
+    """The task queue of a flow's label: its name and its code, so that only workers with this code take its runs."""
+    return f"noetic:{label}"
 
 
 def _queue_of(harness: Harness[Any], flow: Step[Any, Any, Any, Any]) -> str:
-    return f"noetic:{place_in(QUEUE, flow, harness.flows, 0.0, 0).flow}"
+    return task_queue(place_in(QUEUE, flow, harness.flows, 0.0, 0).flow)
 
 
 async def submit(

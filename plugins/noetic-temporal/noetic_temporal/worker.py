@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
@@ -19,8 +19,9 @@ from noetic_py import Answer, Harness, Step, errors
 from noetic_py.core.control import Decided
 from noetic_py.journal.records import RunEnded
 from noetic_py.runner.runs import RunInfo
+from noetic_py.runner.workers import labelled
 from noetic_temporal.client import QUEUE, task_queue
-from noetic_temporal.workflow import ACTIVITY, GoOn, NoeticRun, Standing
+from noetic_temporal.workflow import ACTIVITY, LOOK, GoOn, NoeticRun, Standing
 
 __all__ = ["work"]
 
@@ -29,8 +30,6 @@ _BEAT = 2.0
 _PAUSE = 0.1
 _LONGEST_PAUSE = 1.0
 """Seconds between two looks at a run that another owner has."""
-_LOOK = 2.0
-"""Seconds between two looks at the runs that workers of a queue carry out for one."""
 
 
 async def connected() -> Client:
@@ -56,8 +55,8 @@ async def connected() -> Client:
 async def work(client: Client, harness: Harness[Any], *, concurrency: int = 10, lives: int = 5) -> None:
     """Carry out the runs that were submitted to Temporal, until the task is cancelled; then wait for it to end.
 
-    There is a Temporal worker for each of the harness's `flows`, at the task queue of the flow's code: runs of other
-    code are left to other workers.
+    There is a Temporal worker for each of the harness's `flows`, and for each step that they spawn into a queue, at the
+    task queue of the flow's code: runs of other code are left to other workers.
 
     Args:
         client: The client of Temporal.
@@ -68,27 +67,23 @@ async def work(client: Client, harness: Harness[Any], *, concurrency: int = 10, 
     Raises:
         ConfigError: The harness has no `flows`; code `"flows"`.
     """
-    if not harness.flows:
-        raise errors.ConfigError(
-            "a harness without flows cannot work; expected the flows of the runs that it is to carry out",
-            code="flows",
-            hint='Harness(flows={"triage": triage}), as where they are submitted',
-        )
+    flows = labelled(harness.flows)
+    queues = {step.id: task_queue(label) for label, step in flows.items()}
     workers = [
         Worker(
             client,
-            task_queue=task_queue(name, flow),
+            task_queue=task_queue(label),
             workflows=[NoeticRun],
             # A sandbox imports the workflow's module again for each run, which takes longer than the workflow.
             workflow_runner=UnsandboxedWorkflowRunner(),
-            activities=[_Carrier(harness, flow, lives).go_on],
+            activities=[_Carrier(harness, flow, lives, queues).go_on],
             max_concurrent_activities=concurrency,
             max_heartbeat_throttle_interval=timedelta(seconds=_BEAT),
             # Temporal leaves a workflow to the worker that has it cached for a while, also when that has died; and its
             # history is short.
             max_cached_workflows=0,
         )
-        for name, flow in harness.flows.items()
+        for label, flow in flows.items()
     ]
     stack = AsyncExitStack()
     try:
@@ -104,10 +99,13 @@ async def work(client: Client, harness: Harness[Any], *, concurrency: int = 10, 
 class _Carrier:
     """Goes on with the runs of one flow."""
 
-    def __init__(self, harness: Harness[Any], flow: Step[Any, Any, Any, Any], lives: int) -> None:
+    def __init__(
+        self, harness: Harness[Any], flow: Step[Any, Any, Any, Any], lives: int, queues: Mapping[str, str]
+    ) -> None:
         self._harness = harness
         self._flow = flow
         self._lives = lives
+        self._queues = queues
 
     @activity.defn(name=ACTIVITY)
     async def go_on(self, what: GoOn) -> Standing:
@@ -115,18 +113,33 @@ class _Carrier:
         before: Sequence[Any] = activity.info().heartbeat_details
         lives = 1 + (int(before[0]) if before else what.deaths)
         if lives > self._lives:
-            raise ApplicationError(
-                f"{lives - 1} workers in a row have died while they had the run", type="WorkersDied", non_retryable=True
-            )
+            why = f"{lives - 1} workers in a row have died while they had the run"
+            async with _beating(lives):
+                return await self._give_up(what.run_id, ApplicationError(why, type="WorkersDied", non_retryable=True))
         async with _beating(lives):
             try:
                 return await self._go_on(what)
             except BaseException as error:
                 # This worker is alive: what the next attempt reads must not count it as dead.
                 activity.heartbeat(0)
-                if isinstance(error, errors.NoeticError):
-                    raise _failure(error) from error
-                raise
+                if not isinstance(error, errors.NoeticError):
+                    raise
+                failure = _failure(error)
+                if not failure.non_retryable:
+                    raise failure from error
+                return await self._give_up(what.run_id, failure)
+
+    async def _give_up(self, run_id: str, failure: ApplicationError) -> Standing:
+        """End a run that cannot go on and that another one waits for; the workflow of any other fails."""
+        try:
+            info = await self._harness.runs.get(run_id)
+            if info.parent is not None and not _is_over(info):
+                return await self._standing(await self._harness.runs.abort(run_id, failure.message), [])
+        except errors.RunNotFound:
+            pass
+        except errors.NoeticError as error:
+            raise _failure(error) from error
+        raise failure
 
     async def _go_on(self, what: GoOn) -> Standing:
         if what.stop:
@@ -156,7 +169,9 @@ class _Carrier:
     async def _stop(self, run_id: str) -> Standing:
         try:
             return await self._standing(await self._harness.runs.abort(run_id, "the workflow was cancelled"), [])
-        except (errors.RunOver, errors.RunNotFound):
+        except errors.RunOver:
+            return await self._standing(await self._harness.runs.get(run_id), [])
+        except errors.RunNotFound:
             return Standing("aborted", ended=True)
 
     async def _found(self, what: GoOn) -> RunInfo:
@@ -182,16 +197,28 @@ class _Carrier:
             ends = [each.expires for each in info.pending if each.expires is not None]
             # Not less than a second: the store's clock may be behind this machine's.
             seconds = max((min(ends) - datetime.now(UTC)).total_seconds(), 1.0) if ends else None
-            if any(each.kind == "run" for each in info.pending):
+            runs = [each.key for each in info.pending if each.kind == "run"]
+            children = await self._workflows(runs)
+            if len(children) < len(runs):
                 # A worker of a queue carries it out, and tells the store of its end.
-                seconds = _LOOK if seconds is None else min(seconds, _LOOK)
+                seconds = LOOK if seconds is None else min(seconds, LOOK)
             requests = [each.key for each in info.pending if each.kind not in ("timer", "run")]
-            return Standing(info.status, seconds=seconds, requests=requests, refused=refused)
+            return Standing(info.status, seconds=seconds, requests=requests, refused=refused, children=children)
         reason = None
         if info.status == "failed":
             last = (await self._harness.runs.journal(info.run_id, after=info.position - 1))[-1]
             reason = last.reason if isinstance(last, RunEnded) else None
         return Standing(info.status, ended=True, reason=reason, refused=refused)
+
+    async def _workflows(self, run_ids: Sequence[str]) -> dict[str, str]:
+        """The task queues of those runs that Temporal is to carry out."""
+        found: dict[str, str] = {}
+        for run_id in run_ids:
+            with suppress(errors.RunNotFound):
+                info = await self._harness.runs.get(run_id)
+                if info.queue == QUEUE:
+                    found[run_id] = self._queues[info.flow]
+        return found
 
 
 def _failure(error: errors.NoeticError) -> ApplicationError:

@@ -6,21 +6,25 @@ Temporal replays its code, and its sandbox would import this module once more, s
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType, is_cancelled_exception
+from temporalio.common import RetryPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutType, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as TimedOut
 
-__all__ = ["ACTIVITY", "WORKFLOW", "Begin", "GoOn", "NoeticRun", "Standing"]
+__all__ = ["ACTIVITY", "LOOK", "WORKFLOW", "Begin", "GoOn", "NoeticRun", "Standing"]
 
 WORKFLOW = "noetic-run"
 ACTIVITY = "go_on"
 
 _ENDLESS = timedelta(days=3650)
+LOOK = 2.0
+"""Seconds between two looks at children whose ends Temporal does not tell."""
 _EVENTS = 500
 """A history is begun anew after so many: workers cache none, so each task of the workflow replays it."""
 # An attempt that fails may fail for long. After the death of a worker the workflow asks for another one itself: the
@@ -78,6 +82,7 @@ class Standing:
         seconds: After how many seconds it goes on without an answer; `None` when only an answer lets it go on.
         requests: The keys of what it waits for.
         refused: Why answers were not taken.
+        children: The runs that it waits for and that are workflows too: the task queue of each, by its id.
     """
 
     status: str
@@ -86,6 +91,7 @@ class Standing:
     seconds: float | None = None
     requests: list[str] = field(default_factory=list[str])
     refused: list[str] = field(default_factory=list[str])
+    children: dict[str, str] = field(default_factory=dict[str, str])
 
 
 @workflow.defn(name=WORKFLOW)
@@ -96,6 +102,8 @@ class NoeticRun:
         self._answers: list[dict[str, Any]] = []
         self._woken = False
         self._standing = Standing("queued")
+        self._children: dict[str, asyncio.Task[None]] = {}
+        self._waking: list[asyncio.Task[None]] = []
 
     @workflow.run
     async def run(self, begin: Begin) -> str:
@@ -110,11 +118,14 @@ class NoeticRun:
                 given = replace(begin, answers=self._answers)
                 self._answers, self._woken = [], False
                 self._standing = await self._go_on(GoOn(workflow.info().workflow_id, given))
+                self._follow(begin.heartbeat)
                 await self._wait(begin)
         except BaseException as error:
-            if is_cancelled_exception(error):
-                await self._go_on(GoOn(workflow.info().workflow_id, replace(begin, answers=[]), stop=True))
-            raise
+            if not is_cancelled_exception(error):
+                raise
+            self._standing = await self._go_on(GoOn(workflow.info().workflow_id, replace(begin, answers=[]), stop=True))
+            if self._standing.status == "aborted" or not self._standing.ended:
+                raise
         if self._standing.status == "failed":
             raise ApplicationError(self._standing.reason or "the run has failed", type="RunFailed")
         return self._standing.status
@@ -124,14 +135,42 @@ class NoeticRun:
         if self._standing.ended:
             return
         seconds = self._standing.seconds
+        if any(self._children[each].done() for each in self._standing.children):
+            # Its workflow was ended by hand, or belongs to this one's history before it was begun anew.
+            seconds = LOOK if seconds is None else min(seconds, LOOK)
         try:
             timeout = None if seconds is None else timedelta(seconds=seconds)
             await workflow.wait_condition(lambda: self._woken, timeout=timeout)
         except TimeoutError:
             pass
         info = workflow.info()
-        if info.is_continue_as_new_suggested() or info.get_current_history_length() > _EVENTS:
+        # A history that is begun anew is not told of the ends of children.
+        is_long = info.get_current_history_length() > _EVENTS and all(each.done() for each in self._children.values())
+        if info.is_continue_as_new_suggested() or is_long:
             workflow.continue_as_new(replace(begin, answers=self._answers))
+
+    def _follow(self, heartbeat: float) -> None:
+        """Start the workflows of children that are waited for, and have those of others look at their runs."""
+        for run_id, task_queue in self._standing.children.items():
+            if run_id not in self._children:
+                self._children[run_id] = asyncio.create_task(self._child(run_id, task_queue, heartbeat))
+        for run_id in [each for each in self._children if each not in self._standing.children]:
+            if not self._children.pop(run_id).done():
+                self._waking.append(asyncio.create_task(_wake(run_id)))
+
+    async def _child(self, run_id: str, task_queue: str, heartbeat: float) -> None:
+        # How it has ended, the run's journal says.
+        with suppress(FailureError):
+            await workflow.execute_child_workflow(
+                WORKFLOW,
+                Begin(heartbeat),
+                id=run_id,
+                task_queue=task_queue,
+                task_timeout=timedelta(seconds=heartbeat),
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
+            )
+        self._woken = True
 
     async def _go_on(self, what: GoOn) -> Standing:
         while True:
@@ -166,3 +205,9 @@ class NoeticRun:
     def standing(self) -> Standing:
         """How the run stood when a worker had it last."""
         return self._standing
+
+
+async def _wake(run_id: str) -> None:
+    """Have the workflow of a run look at it."""
+    with suppress(FailureError):
+        await workflow.get_external_workflow_handle(run_id).signal("answer", [])

@@ -16,7 +16,7 @@ from temporal_server import TemporalServer
 from temporalio.client import Client, Schedule, ScheduleSpec, WorkflowFailureError
 from temporalio.exceptions import ApplicationError, CancelledError
 
-from noetic_py import Ask, Context, Harness, Memory, errors, step
+from noetic_py import Ask, Context, Harness, Memory, each, errors, sequence, spawn, step
 from noetic_py.checkpoints import CheckpointBackend, SqliteBackend
 
 pytestmark = pytest.mark.anyio
@@ -337,6 +337,131 @@ async def test_runs_of_other_code_are_left_alone(client: Client, store: Checkpoi
         with pytest.raises(errors.ConfigError) as caught:
             await work(client, empty)
         assert caught.value.code == "flows"
+
+
+@step
+async def total(values: list[Any], ctx: Context) -> str:
+    return ", ".join(map(str, values))
+
+
+@step
+async def stuck(x: int, ctx: Context) -> str:
+    try:
+        return await spawn(buy, queue="temporal", timeout=0.5)("tea", ctx)
+    except errors.StepTimeout:
+        return "too late"
+
+
+FAMILY: Mapping[str, Any] = {
+    "doubles": sequence(each(double, queue="temporal"), total, id="doubles"),
+    "elsewhere": sequence(each(double, queue="children"), total, id="elsewhere"),
+    "asks": sequence(spawn(buy, queue="temporal"), id="asks"),
+    "fails": sequence(spawn(broken, queue="temporal"), id="fails"),
+    "stuck": stuck,
+    "family": sequence(spawn(sequence(spawn(double, queue="temporal"), id="inner"), queue="temporal"), id="family"),
+}
+
+
+async def child_of(harness: Harness[Any], run_id: str) -> str:
+    """The child of a run, once there is one."""
+
+    async def there() -> bool:
+        return any(each.parent == run_id for each in await harness.runs.list())
+
+    await until_true(there)
+    return next(each.run_id for each in await harness.runs.list() if each.parent == run_id)
+
+
+async def test_children_are_workflows_of_their_own(client: Client, store: CheckpointBackend) -> None:
+    async with a_harness(store, FAMILY) as front, working(client, store, FAMILY, concurrency=2):
+        await submit(client, front, FAMILY["doubles"], [1, 2, 3], run_id="doubles")
+        assert await status_of(client, "doubles") == "completed"
+        assert (await front.result("doubles", FAMILY["doubles"])).value == "2, 4, 6"
+        children = [each.run_id for each in await front.runs.list() if each.parent == "doubles"]
+        assert [await status_of(client, run_id) for run_id in children] == ["completed"] * 3
+        # Their ends wake the parent: it has looked at nothing by a timer.
+        history = await client.get_workflow_handle("doubles").fetch_history()
+        assert [each.event_type for each in history.events if each.HasField("timer_started_event_attributes")] == []
+        await submit(client, front, FAMILY["family"], 4, run_id="family")
+        assert await status_of(client, "family") == "completed"
+        assert (await front.result("family", FAMILY["family"])).value == 8
+
+
+async def test_a_parent_whose_history_is_begun_anew_keeps_its_children(
+    client: Client, store: CheckpointBackend
+) -> None:
+    async with a_harness(store, FAMILY) as front, working(client, store, FAMILY):
+        await submit(client, front, FAMILY["doubles"], [*range(14)], run_id="many")
+        first = (await client.get_workflow_handle("many").describe()).run_id
+        assert await status_of(client, "many") == "completed"
+        assert (await client.get_workflow_handle("many").describe()).run_id != first
+        children = [each.run_id for each in await front.runs.list() if each.parent == "many"]
+        assert [await status_of(client, run_id) for run_id in children] == ["completed"] * 14
+
+
+async def test_how_a_child_ends_is_how_its_parent_goes_on(client: Client, store: CheckpointBackend) -> None:
+    async with a_harness(store, FAMILY) as front, working(client, store, FAMILY):
+        await submit(client, front, FAMILY["fails"], 1, run_id="fails")
+        await submit(client, front, FAMILY["asks"], "tea", run_id="asks")
+        await submit(client, front, stuck, 1, run_id="stuck")
+        child = await child_of(front, "asks")
+        await answer(client, child, (await asks(client, front, child)).answer(True))
+        assert await status_of(client, "asks") == "completed"
+        assert (await front.result("asks", FAMILY["asks"])).value == "bought tea"
+        failure = await failure_of(client, "fails")
+        assert failure.type == "RunFailed"
+        assert "ValueError: no" in str(failure)
+        # Its child waits for an answer, and its workflow is ended with it.
+        assert await status_of(client, "stuck") == "completed"
+        assert (await front.result("stuck", stuck)).value == "too late"
+        child = await child_of(front, "stuck")
+        with suppress(WorkflowFailureError):
+            assert await status_of(client, child) == "aborted"
+        assert (await front.runs.get(child)).status == "aborted"
+
+
+async def test_a_cancelled_parent_ends_its_child(client: Client, store: CheckpointBackend) -> None:
+    async with a_harness(store, FAMILY) as front, working(client, store, FAMILY):
+        await submit(client, front, FAMILY["asks"], "tea", run_id="parent")
+        child = await child_of(front, "parent")
+        await asks(client, front, child)
+        await client.get_workflow_handle("parent").cancel()
+        for run_id in ("parent", child):
+            with pytest.raises(WorkflowFailureError) as caught:
+                await status_of(client, run_id)
+            assert isinstance(caught.value.cause, CancelledError)
+            assert (await front.runs.get(run_id)).status == "aborted"
+
+
+async def test_a_child_that_no_worker_may_have_is_aborted_for_its_parent(
+    client: Client, store: CheckpointBackend
+) -> None:
+    async with a_harness(store, FAMILY) as front:
+        await submit(client, front, FAMILY["asks"], "tea", run_id="given-up", heartbeat=HEARTBEAT)
+        async with working(client, store, FAMILY):
+            child = await child_of(front, "given-up")
+            request = await asks(client, front, child)
+        await answer(client, child, request.answer(True))
+        # One death would be too many, so none of these begins anything.
+        async with working(client, store, FAMILY, lives=0):
+            assert await status_of(client, child) == "aborted"
+            assert (await front.runs.get(child)).status == "aborted"
+            failure = await failure_of(client, "given-up")
+            assert failure.type == "WorkersDied"
+        with pytest.raises(errors.Aborted, match="0 workers in a row have died"):
+            await front.resume("given-up", FAMILY["asks"])
+
+
+async def test_children_of_other_queues_are_left_to_the_workers_of_the_library(
+    client: Client, store: CheckpointBackend
+) -> None:
+    async with a_harness(store, FAMILY) as front, working(client, store, FAMILY):
+        await submit(client, front, FAMILY["elsewhere"], [1, 2], run_id="elsewhere")
+        async with a_harness(store, FAMILY) as other, asyncio.TaskGroup() as group:
+            group.create_task(other.work(["children"]))
+            assert await status_of(client, "elsewhere") == "completed"
+            await other.shutdown()
+        assert (await front.result("elsewhere", FAMILY["elsewhere"])).value == "2, 4"
 
 
 async def test_a_schedule_begins_runs(client: Client, store: CheckpointBackend) -> None:
