@@ -11,7 +11,7 @@ from datetime import date, timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 from zipfile import ZipFile
 
 import pytest
@@ -19,6 +19,7 @@ from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
+from noetic_py.cli.app import PluginKind
 from noetic_py.cli.display import PlainDisplay
 from noetic_py.cli.record_lines import written
 from noetic_py.cli.starting import run_command
@@ -26,6 +27,7 @@ from noetic_py.core.codec import Codec
 from noetic_py.core.events import StepCommitted, StepStarted
 from noetic_py.errors import ConfigError
 from tests.cli_shell import ROOT, Inside, Shell, environment, posix
+from tests.properties.checks import FULL
 from tests.test_typing import INSIDE
 
 
@@ -74,15 +76,16 @@ def mypy_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("mypy")
 
 
-def check(project: Path, cache: Path) -> None:
-    """Check the types and the style of a new project, as its author does."""
+def check(project: Path, cache: Path, *style: str) -> None:
+    """Check the types and the style of a new project, as its author does; the style of some folders in it if named."""
+    folders = style or (".",)
     # Reading what the library's plugins use takes mypy five sixths of its time.
     with (project / "pyproject.toml").open("a") as settings:
         settings.write(
             f'[[tool.mypy.overrides]]\nmodule = {[f"{name}.*" for name in INSIDE]}\nfollow_imports = "skip"\n'
         )
     kept = environment(MYPY_CACHE_DIR=str(cache))
-    for tool in (["mypy"], ["ruff", "check", "."], ["ruff", "format", "--check", "."]):
+    for tool in (["mypy"], ["ruff", "check", *folders], ["ruff", "format", "--check", *folders]):
         command = [sys.executable, "-m", *tool]
         checked = subprocess.run(command, cwd=project, env=kept, capture_output=True, text=True, check=False)
         assert checked.returncode == 0, checked.stdout
@@ -138,6 +141,44 @@ def test_a_new_plugin_is_built_installed_and_passes_the_contract(
     shell.folder = tmp_path
     listed = shell.run("plugins", PYTHONPATH=str(tmp_path / "installed"))
     assert "Tide-notes 0.1.0" in listed.stdout, listed.stdout + listed.stderr
+
+
+# The plugin that the test above builds has a layer.
+OTHER_KINDS = sorted({*get_args(PluginKind)} - {"layer"})
+
+
+def test_each_kind_of_plugin_has_a_template() -> None:
+    found = {path.name for path in (ROOT / "examples" / "plugin").iterdir() if (path / "package").is_dir()}
+    assert found == {*get_args(PluginKind), "common"}
+
+
+@pytest.mark.slow
+def test_new_plugins_of_the_other_kinds_pass_their_contracts(inside: Inside, mypy_cache: Path) -> None:
+    root = inside.folder
+    packages = {kind: f"tide_my_{kind.replace('-', '_')}" for kind in OTHER_KINDS}
+    for kind in OTHER_KINDS:
+        # A name that neither a package nor a registry can have as it is.
+        done = inside.run("plugins", "new", f"Tide.my-{kind}", "--kind", kind)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert not [path for path in root.rglob("*.*") if path.is_file() and re.search("@[A-Z]+@", path.read_text())]
+    assert '"noetic-py>=' in (root / "Tide.my-model" / "pyproject.toml").read_text()
+    assert ', "httpx2"]' in (root / "Tide.my-model" / "pyproject.toml").read_text()
+    loading = "\n\n".join(
+        f"def test_{name}() -> None:\n    from {name} import plugin\n\n    Harness(plugins=[plugin])\n"
+        for name in packages.values()
+    )
+    inside.write(f"from noetic_py import Harness\n\n{loading}", "test_loading.py")
+    files = [f"Tide.my-{kind}/{name}" for kind, name in packages.items()]
+    (root / "pyproject.toml").write_text(f"[tool.mypy]\nstrict = true\nfiles = {files}\n", encoding="utf-8")
+    check(root, mypy_cache, *[f"Tide.my-{kind}" for kind in OTHER_KINDS])
+    # In one process, on one loop, and without what takes long; of the backend, which is the one in memory, a part.
+    some = [] if FULL else ["-k", "not asyncio and not any_event and (not TestStore or lease)"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", *some, "."]
+    path = os.pathsep.join([str(ROOT), *[str(root / f"Tide.my-{kind}") for kind in OTHER_KINDS]])
+    tested = subprocess.run(
+        command, cwd=root, env=environment(PYTHONPATH=path), capture_output=True, text=True, check=False
+    )
+    assert tested.returncode == 0, tested.stdout
 
 
 TIDE_COMMANDS = """

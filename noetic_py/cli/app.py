@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 
@@ -26,6 +26,7 @@ memory_app: typer.Typer = typer.Typer(
     no_args_is_help=True, help="What memory layers keep: show, export, re-index, erase; and other layers on trial."
 )
 app.add_typer(memory_app, name="memory")
+PluginKind: TypeAlias = Literal["layer", "model", "backend", "item-type", "hook", "service", "transform"]
 plugins_app: typer.Typer = typer.Typer()
 app.add_typer(plugins_app, name="plugins")
 
@@ -551,13 +552,14 @@ def plugins(context: typer.Context, json: Json = False, trace: Trace = False) ->
 @plugins_app.command("new")
 def plugins_new(
     folder: Annotated[Path, typer.Argument(metavar="NAME", help="The package's folder; it must not exist yet.")],
+    kind: Annotated[PluginKind, typer.Option(help="What the plugin registers.")] = "layer",
     trace: Trace = False,
 ) -> None:
-    """Make a plugin: a package with a memory layer, its tests, a README and a CI file."""
+    """Make a plugin: a package with what it registers, the contract as its tests, a README and a CI file."""
     from noetic_py.cli import stored_runs
     from noetic_py.cli.starting import new_plugin
 
-    raise typer.Exit(stored_runs.guarded(lambda: new_plugin(folder), trace=trace))
+    raise typer.Exit(stored_runs.guarded(lambda: new_plugin(folder, kind), trace=trace))
 
 
 @app.command()

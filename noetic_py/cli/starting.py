@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -18,6 +19,8 @@ __all__ = ["example", "list_examples", "new_plugin", "new_project", "run_command
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _PLACES = {"ci.yml": ".github/workflows/test.yml", "project.toml": "pyproject.toml"}
+_USE = "use.py"
+"""The program of a README, which is no file of the package."""
 _IGNORED = ".noetic/\n.venv/\n__pycache__/\n"
 
 
@@ -37,11 +40,12 @@ def new_project(folder: Path) -> int:
     return 0
 
 
-def new_plugin(folder: Path) -> int:
-    """Write a package with a memory layer, the plugin that registers it, its tests, a README and a CI file.
+def new_plugin(folder: Path, kind: str) -> int:
+    """Write a package with something to register, the plugin that registers it, its tests, a README and a CI file.
 
     Args:
         folder: Where it goes; its last part is the name of the package.
+        kind: What it registers: a folder of the templates.
 
     Returns:
         The exit code.
@@ -49,11 +53,11 @@ def new_plugin(folder: Path) -> int:
     Raises:
         ConfigError: The name is not a valid name of a package, or the folder is there already; code `"new-project"`.
     """
-    _make(folder, "plugin", "noetic plugins new my-notes", "pip install -e . pytest trio\npytest")
+    _make(folder, "plugin", "noetic plugins new my-notes", "pip install -e . pytest trio\npytest", kind)
     return 0
 
 
-def _make(folder: Path, template: str, command: str, then: str) -> None:
+def _make(folder: Path, template: str, command: str, then: str, kind: str = "") -> None:
     name = folder.absolute().name
     module = re.sub(r"[^a-z0-9]+", "_", name.casefold())
     if not _NAME.fullmatch(name) or (template == "plugin" and (not module.isidentifier() or iskeyword(module))):
@@ -63,18 +67,39 @@ def _make(folder: Path, template: str, command: str, then: str) -> None:
             hint=command,
         )
     source = examples_folder() / template
-    values = {"@NAME@": name, "@MODULE@": module, "@VERSION@": f">={version('noetic-py')}"}
+    values = {
+        "@NAME@": name,
+        "@MODULE@": module,
+        # What registries take: letters, digits and dashes.
+        "@PREFIX@": module.strip("_").replace("_", "-"),
+        "@VERSION@": f">={version('noetic-py')}",
+    }
+    if kind:
+        values = _of_kind(source / kind) | values
     files = {".gitignore": _IGNORED}
-    for path in sorted(source.rglob("*")):
-        if path.is_file() and path.suffix != ".pyc":
-            place = path.relative_to(source).as_posix()
-            text = path.read_text(encoding="utf-8")
-            for mark, value in values.items():
-                text = text.replace(mark, value)
-            files[_PLACES.get(place, place).replace("package/", f"{module}/")] = text
+    for root in (source / "common", source / kind) if kind else (source,):
+        for path in sorted(root.rglob("*")):
+            if path.is_file() and path.suffix != ".pyc" and path.name != _USE:
+                place = path.relative_to(root).as_posix()
+                text = path.read_text(encoding="utf-8")
+                for mark, value in values.items():
+                    text = text.replace(mark, value)
+                files[_PLACES.get(place, place).replace("package/", f"{module}/")] = text
     _write_all(folder, files)
     shown = ", ".join(sorted(files.keys() - {".gitignore"}))
     write_out(f"{folder}: {shown}\n\ncd {folder}\n{then}")
+
+
+def _of_kind(source: Path) -> dict[str, str]:
+    """What stands in the common files of a plugin for the marks that its kind decides; these hold marks themselves."""
+    package = source / "package"
+    imported = {name for path in package.glob("*.py") for name in _imported(path.read_text(encoding="utf-8"))}
+    needs = ["noetic-py@VERSION@", *sorted(imported - sys.stdlib_module_names - {"noetic_py"})]
+    return {
+        "@WHAT@": f"{_first_line(package / '__init__.py')}.",
+        "@USE@": (source / _USE).read_text(encoding="utf-8").strip(),
+        "@NEEDS@": ", ".join(f'"{name}"' for name in needs),
+    }
 
 
 def _write_all(folder: Path, files: Mapping[str, str]) -> None:
@@ -125,7 +150,7 @@ def _imported(text: str) -> list[str]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names.add(node.module)
     return sorted({name.partition(".")[0] for name in names})
 

@@ -5,7 +5,7 @@ from noetic_py.plugins import LayerRegistry, hookimpl
 
 @hookimpl
 def register_memory_layers(registry: LayerRegistry) -> None:
-    """Serve the name `"@NAME@"`."""
+    """Serve the name `"@PREFIX@"`."""
     from .layer import Notes
 
-    registry.memory_layer("@NAME@", Notes)
+    registry.memory_layer("@PREFIX@", Notes)

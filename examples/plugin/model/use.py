@@ -1,0 +1,3 @@
+from noetic_py import Harness
+
+harness = Harness(model="@PREFIX@:large")
