@@ -13,7 +13,7 @@ import anyio
 from attrs import evolve
 from typing_extensions import Unpack
 
-from noetic_py.access import ALLOW_ALL, AccessAction, AccessPolicy, AccessRequest, Authorizer, Resource, attributed
+from noetic_py.access import ALLOW_ALL, AccessAction, AccessPolicy, AccessRequest, Authorizer, Resource
 from noetic_py.context.artifacts import ArtifactStore
 from noetic_py.context.context import Context
 from noetic_py.context.graph import GraphForm, drawn
@@ -39,11 +39,10 @@ from noetic_py.runner.plan import (
     adopting,
     at_home,
     check_parts,
-    check_resume_options,
     checked_backend,
     detached_options,
 )
-from noetic_py.runner.runs import Runs, fork_run, require_run, resume_action
+from noetic_py.runner.runs import Runs, fork_run, require_run
 from noetic_py.sessions.policy import SessionPolicy
 from noetic_py.steps.spawn import with_memory
 
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
     from noetic_py.engine.run import RunPlan
     from noetic_py.engine.state import Run
     from noetic_py.journal.run_summary import ResumePlan
-    from noetic_py.journal.stored import Queued
+    from noetic_py.journal.stored import Queued, QueueLimits
     from noetic_py.journal.transforms import RecordTransform
     from noetic_py.plugins import LayerRegistry
     from noetic_py.runner.children import QueuedChildren
@@ -81,6 +80,14 @@ def _schedules_of(schedules: object, flows: Mapping[str, AnyStep]) -> Mapping[st
     return check_schedules(schedules, flows)
 
 
+def _limits_of(queues: object) -> Mapping[str, QueueLimits]:
+    if queues is None:
+        return {}
+    from noetic_py.runner.workers import check_queues
+
+    return check_queues(queues)
+
+
 @awaited("harness")
 class Harness(Generic[M_co]):
     """Runs steps. A harness is configuration and owned resources; any number of runs share it at once.
@@ -99,6 +106,7 @@ class Harness(Generic[M_co]):
         services: Services by type.
         flows: Steps by name, for the command line and for `submit` and `work`.
         schedules: When `work` begins runs of these flows by itself, by name.
+        queues: How many runs of a queue, and of one key in it, workers carry out at once, all of them together.
         model_settings: Settings for every model call, farther than a step's own.
         sessions: How its sessions behave.
         runtime: The clock, ids and randomness; the machine's when left out.
@@ -119,6 +127,8 @@ class Harness(Generic[M_co]):
         PluginError: A plugin was refused.
     """
 
+    _group: anyio.abc.TaskGroup | None = None
+
     @overload
     def __init__(
         self: Harness[MemoryT],
@@ -132,6 +142,7 @@ class Harness(Generic[M_co]):
         services: Mapping[type[Any], object] = ...,
         flows: Mapping[str, AnyStep] = ...,
         schedules: Mapping[str, Schedule] = ...,
+        queues: Mapping[str, QueueLimits] = ...,
         model_settings: ModelSettings = ...,
         sessions: SessionPolicy = ...,
         runtime: Runtime = ...,
@@ -155,6 +166,7 @@ class Harness(Generic[M_co]):
         services: Mapping[type[Any], object] = ...,
         flows: Mapping[str, AnyStep] = ...,
         schedules: Mapping[str, Schedule] = ...,
+        queues: Mapping[str, QueueLimits] = ...,
         model_settings: ModelSettings = ...,
         sessions: SessionPolicy = ...,
         runtime: Runtime = ...,
@@ -178,6 +190,7 @@ class Harness(Generic[M_co]):
         services: Mapping[type[Any], object] | None = None,
         flows: Mapping[str, AnyStep] | None = None,
         schedules: Mapping[str, Schedule] | None = None,
+        queues: Mapping[str, QueueLimits] | None = None,
         model_settings: Mapping[str, Any] | None = None,
         sessions: SessionPolicy | None = None,
         runtime: Runtime = SYSTEM,
@@ -199,9 +212,8 @@ class Harness(Generic[M_co]):
         self._plugins = load_plugins(plugins, runtime=runtime)
         backend = self._plugins.backend(checkpoints, record_transforms)
         self._backend = kept = checked_backend(backend, self._plugins, sessions, memory, (model, *tools), services)
-        self._made_backend = isinstance(checkpoints, str)  # and so the harness's own to close
         self.flows: Mapping[str, AnyStep] = {k: require_step(v, f"flows[{k!r}]") for k, v in (flows or {}).items()}
-        self._schedules = _schedules_of(schedules, self.flows)
+        self._schedules, self._queue_limits = _schedules_of(schedules, self.flows), _limits_of(queues)
         self._resources = Resources(
             runtime=runtime,
             layers=layers_for(Memory() if memory is None else memory),
@@ -217,8 +229,8 @@ class Harness(Generic[M_co]):
             ttl=lease,
         )
         self._home = registry.Home(checkpoints.partition(":")[0] if isinstance(checkpoints, str) else "memory")
-        self._group: anyio.abc.TaskGroup | None = None
-        self._closed, self._lost = False, LostCalls()
+        # A backend that the harness has made is its own to close.
+        self._closed, self._lost, self._made_backend = False, LostCalls(), isinstance(checkpoints, str)
         self._detached_runs: dict[str, registry.RunHandle[Any, Any]] = {}  # those that steps have started, by id
         self._session_store = SessionStore(kept, sessions, runtime, memory, self._resources)
         self._workers: list[QueueWorker] = []
@@ -829,54 +841,9 @@ class Harness(Generic[M_co]):
         *,
         reads: bool = False,
     ) -> tuple[Run, RunPlan]:
-        """Become the owner of a run that was begun before; or only read it."""
-        from noetic_py.engine.journaling.writer import RunStorage
-        from noetic_py.runner import lease
-
         self._check_home()
         backend = self._needed()
-        require_step(step, "resume")
-        check_resume_options(options)
-        answers = tuple(options.get("answers", ()))
-        actions: Sequence[AccessAction] = ("resume", "approve") if answers else ("resume",)
-        await require_run(access, backend, run_id, *actions)
-        state_type = None if state_type is StateBag else state_type
-        options = {**options, "answers": attributed(answers)}
-        states = [] if state_type is None else [state_type]
-        codec = lease.codec_for(step, *states, *self._resources.layers.state_types)
-        durability = options.get("durability", "step")
-        storage = RunStorage(backend, durability, None, claimed=claimed, ttl=self._resources.ttl, reads=reads)
-        # Layers read what their own steps have recorded, and other code is compared with every step.
-        summaries = not self._resources.layers.by_id and options.get("on_diverge", "fail") == "fail"
-
-        async def go_on(storage: RunStorage) -> tuple[Run, RunPlan]:
-            run_history = await lease.load_run_history(backend, run_id, codec, state_type, step, summaries=summaries)
-            # Once more: another process may have gone on with it meanwhile, and have failed.
-            status = "running" if run_history.ended is None else run_history.ended.status
-            await require_run(access, backend, run_id, resume_action(status))
-            run = self._planner.again(run_id, run_history, options)
-            run.flow, run.on_diverge = step, options.get("on_diverge", "fail")
-            plan = await lease.go_on(run, run_history, step, codec, storage, {**options, "state_type": state_type})
-            if not reads:
-                self._living.add(run)
-            return run, evolve(plan, storage=storage)
-
-        async def take() -> tuple[Run, RunPlan]:
-            if not reads:
-                self._living.admit(run_id, "await that run")
-            if not options.get("as_worker"):
-                return await go_on(storage)
-            from noetic_py.runner import workers
-
-            one = await workers.claim_one(backend, run_id, step, self.flows, storage.ttl)
-            try:
-                return await go_on(evolve(storage, claimed=one))
-            except BaseException:
-                if one is not None:
-                    await lease.release_lease(backend, one.claim.lease)
-                raise
-
-        return await lease.when_free(take, options.get("wait", 0.0), self._resources.runtime)
+        return await self._planner.reopen(backend, run_id, step, state_type, options, access, claimed, reads=reads)
 
     # -- runs that workers carry out
 
@@ -889,6 +856,7 @@ class Harness(Generic[M_co]):
         queue: str = ...,
         at: datetime | timedelta | None = ...,
         priority: int = ...,
+        key: str | None = ...,
         **options: Unpack[SubmitOptions],
     ) -> str: ...
     @overload
@@ -901,6 +869,7 @@ class Harness(Generic[M_co]):
         queue: str = ...,
         at: datetime | timedelta | None = ...,
         priority: int = ...,
+        key: str | None = ...,
         **options: Unpack[SubmitOptions],
     ) -> str: ...
     async def submit(
@@ -912,6 +881,7 @@ class Harness(Generic[M_co]):
         queue: str = "default",
         at: datetime | timedelta | None = None,
         priority: int = 0,
+        key: str | None = None,
         **options: Any,
     ) -> str:
         """Store a run for a worker, which any process may be: `await harness.work()`. Nothing runs here.
@@ -922,7 +892,9 @@ class Harness(Generic[M_co]):
             state: The state; needed when the step asks for a type of its own.
             queue: The queue.
             at: When it may begin, or after how long; at once when left out.
-            priority: Of the runs that may begin, the one with the highest goes first, then the one that waits longest.
+            priority: Of the runs that may begin, those with the highest go first.
+            key: Whose run it is in its queue, such as a tenant's: keys take turns, however many runs one of them has
+                waiting, and `Harness(queues=)` can limit how many of each are at work. The user's id when left out.
             **options: See [`SubmitOptions`][noetic_py.runner.workers.SubmitOptions].
 
         Returns:
@@ -941,7 +913,8 @@ class Harness(Generic[M_co]):
         backend = self._needed()
         flow = require_step(step, "submit")
         workers.check_submit(options)
-        queued = workers.place_in(queue, flow, self.flows, await workers.when_of(at, backend), priority)
+        owner = options.get("user_id") if key is None else key
+        queued = workers.place_in(queue, flow, self.flows, await workers.when_of(at, backend), priority, owner)
         return await self._store_queued(*await self._planner.begin(flow, input, state, None, options), queued)
 
     async def _store_queued(self, run: Run, plan: RunPlan, queued: Queued) -> str:
@@ -984,7 +957,7 @@ class Harness(Generic[M_co]):
 
         Args:
             queues: The queues.
-            concurrency: How many runs at once.
+            concurrency: How many runs this worker carries out at once; `Harness(queues=)` has limits of all workers.
             lives: How many workers in a row may die with a run; after that it ends as failed, with the reason, so that
                 a run that kills its process does not do so for ever.
             retry: How often a run that fails is tried by workers, and how long they wait between; its finished steps
@@ -1002,8 +975,18 @@ class Harness(Generic[M_co]):
         workers.check_work(queues, concurrency, lives, retry)
         flows = workers.labelled(self.flows)
         runtime, ttl = self._resources.runtime, self._resources.ttl
+        limits = self._queue_limits
         worker = workers.QueueWorker(
-            backend, queues, flows, self._carry, runtime, concurrency=concurrency, lives=lives, ttl=ttl, retry=retry
+            backend,
+            queues,
+            limits,
+            flows,
+            self._carry,
+            runtime,
+            concurrency=concurrency,
+            lives=lives,
+            ttl=ttl,
+            retry=retry,
         )
         if self._living.closing:
             return

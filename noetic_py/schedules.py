@@ -223,7 +223,7 @@ def check_schedules(schedules: object, flows: Mapping[str, AnyStep]) -> Mapping[
             raise _wrong(
                 f"schedules[{name!r}] is {schedule!r}; expected a Schedule", 'Schedule("0 9 * * *", flow, input)'
             )
-        place_in(schedule.queue, schedule.step, flows, 0.0, schedule.priority)
+        place_in(schedule.queue, schedule.step, flows, 0.0, schedule.priority, None)
         found[name] = schedule
     return found
 
@@ -435,7 +435,8 @@ class Scheduler:
         """
         metadata = {**schedule.options.get("metadata", {}), "scheduled": at.isoformat()}
         options = {**schedule.options, "run_id": run_id, "metadata": metadata}
-        queued = place_in(schedule.queue, schedule.step, self._flows, at.timestamp(), schedule.priority)
+        user = schedule.options.get("user_id")
+        queued = place_in(schedule.queue, schedule.step, self._flows, at.timestamp(), schedule.priority, user)
         run, plan = self._plan(schedule.step, schedule.input, schedule.state, None, options)
         await self._store(run, plan, queued)
 

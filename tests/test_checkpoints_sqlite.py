@@ -1086,10 +1086,19 @@ async def test_writers_of_two_processes_take_turns_without_long_waits(tmp_path: 
         assert looks == [store._POLL]
 
 
-_BEFORE_BUDGETS = """
+_BEFORE_KEYS = """
+    DROP INDEX queued_by_turn; DROP INDEX queued_asleep; DROP INDEX queued_at_work;
+    ALTER TABLE queued DROP COLUMN key; ALTER TABLE queued DROP COLUMN due;
+    CREATE INDEX queued_by_turn ON queued (queue, flow, priority, at, run);
+    PRAGMA user_version = 4;
+"""
+_BEFORE_BUDGETS = (
+    _BEFORE_KEYS
+    + """
     DROP TABLE budgets; DROP INDEX queued_by_turn; CREATE INDEX queued_by_turn ON queued (queue, priority, at, run);
     PRAGMA user_version = 3;
 """
+)
 _BEFORE_QUEUES = _BEFORE_BUDGETS + "DROP TABLE queued; DROP TABLE signals; PRAGMA user_version = 2;"
 _FIRST_VERSION = """
     ALTER TABLE transactions RENAME TO newer;
@@ -1106,15 +1115,18 @@ _FIRST_VERSION = """
 
 
 @pytest.mark.parametrize(
-    "before", [_BEFORE_BUDGETS, _BEFORE_QUEUES, _BEFORE_QUEUES + _FIRST_VERSION], ids=["3", "2", "1"]
+    ("before", "queued"),
+    [(_BEFORE_KEYS, 1), (_BEFORE_BUDGETS, 1), (_BEFORE_QUEUES, 0), (_BEFORE_QUEUES + _FIRST_VERSION, 0)],
+    ids=["4", "3", "2", "1"],
 )
-async def test_a_file_of_an_earlier_version_becomes_one_of_this(tmp_path: Path, before: str) -> None:
-    path = tmp_path / "runs.db"
+async def test_a_file_of_an_earlier_version_becomes_one_of_this(tmp_path: Path, before: str, queued: int) -> None:
+    path, place = tmp_path / "runs.db", Queued("jobs", "flow", 5.5, 7)
     async with SqliteBackend(path) as backend:
         await fill(backend, "r", 2, 1)
         await backend.fork("r", at=2, new_run_id="f")
         await fill(backend, "f", 1)
         written = [await everything(backend, run_id) for run_id in ("r", "f")]
+        await backend.commit([Transaction("q", 0, 0, [record("x")], queued=place)])
     with closing(sqlite3.connect(path)) as connection:
         tables = {sql: name for name, sql in connection.execute("SELECT name, sql FROM sqlite_master")}
         connection.executescript(before)
@@ -1123,6 +1135,8 @@ async def test_a_file_of_an_earlier_version_becomes_one_of_this(tmp_path: Path, 
             assert [await everything(backend, run_id) for run_id in ("r", "f")] == written
             assert await backend.send("r", "k", b"x")
             assert list(await backend.budgets()) == []
+            claims = await backend.claim(["jobs"], flows=["flow"], ttl=60.0)
+            assert [each.queued for each in claims] == [place] * queued
     with closing(sqlite3.connect(path)) as connection:
         assert {sql: name for name, sql in connection.execute("SELECT name, sql FROM sqlite_master")} == tables
         assert connection.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
@@ -1169,7 +1183,7 @@ async def test_a_run_is_claimed_when_its_time_has_come(tmp_path: Path) -> None:
         assert len(await backend.claim(["jobs"], flows=["flow"], ttl=60.0)) == 1
 
 
-@pytest.mark.parametrize("change", ["at = 0", "queue = 'other'", "lives = 9", "run = 5", "priority = 'x'"])
+@pytest.mark.parametrize("change", ["at = 0", "queue = 'other'", "lives = 9", "run = 5", "priority = 'x'", "key = 'k'"])
 async def test_a_damaged_place_in_a_queue(tmp_path: Path, change: str) -> None:
     async with SqliteBackend(tmp_path / "runs.db") as backend:
         for run_id in ("r", "s"):

@@ -678,9 +678,9 @@ async def test_runs_of_other_code_and_damaged_rows_do_not_delay_a_claim(
         first, second = await front.submit(double, 1), await front.submit(double, 2)
         with closing(sqlite3.connect(tmp_path / "runs.db")) as connection:
             plan = connection.execute(
-                "EXPLAIN QUERY PLAN SELECT * FROM queued q WHERE q.queue = ? AND q.flow = ? AND q.priority = ? "
-                "AND q.at <= ? ORDER BY q.at, q.run",
-                ("default", "double", 0, 0),
+                "EXPLAIN QUERY PLAN SELECT * FROM queued q WHERE q.queue = ? AND q.flow = ? AND q.key = ? "
+                "AND q.due = 1 AND q.at <= ? ORDER BY q.priority DESC, q.at, q.run",
+                ("default", "double", "", 0),
             ).fetchall()
             # Only rows of the flow are looked at, in their order.
             assert [row[-1].partition("(")[0] for row in plan] == ["SEARCH q USING INDEX queued_by_turn "]

@@ -21,6 +21,7 @@ from attrs import evolve, frozen
 from noetic_py.checkpoints import checks
 from noetic_py.checkpoints.contract import BackendDurability, Scope
 from noetic_py.checkpoints.threads import Job, WorkerPool
+from noetic_py.checkpoints.turns import ClaimRequest
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.errors import LeaseLost
 from noetic_py.journal.stored import (
@@ -29,6 +30,7 @@ from noetic_py.journal.stored import (
     Head,
     Lease,
     Queued,
+    QueueLimits,
     QueueStats,
     Record,
     RunEntry,
@@ -118,9 +120,7 @@ class BlockingStore(Protocol):
         """End leases; those that are not held any more are left as they are."""
         ...
 
-    def claim(
-        self, queues: Sequence[str], flows: Collection[str], ttl: float, limit: int, now: datetime, /
-    ) -> Sequence[Claim]:
+    def claim(self, wanted: ClaimRequest, now: datetime, /) -> Sequence[Claim]:
         """Become the owner of queued runs."""
         ...
 
@@ -424,7 +424,13 @@ class StoreBackend(ABC, Generic[S]):
         return self._runtime.now().timestamp()
 
     async def claim(
-        self, queues: Sequence[str], *, flows: Collection[str], ttl: float, limit: int = 1
+        self,
+        queues: Sequence[str],
+        *,
+        flows: Collection[str],
+        ttl: float,
+        limit: int = 1,
+        limits: Mapping[str, QueueLimits] | None = None,
     ) -> Sequence[Claim]:
         """Become the owner of queued runs that may be claimed and have none.
 
@@ -435,9 +441,11 @@ class StoreBackend(ABC, Generic[S]):
             checks.check_id(queue, "queue")
         checks.check_ttl(ttl)
         checks.check_page(None, limit)
-        names, known, most = [*dict.fromkeys(queues)], frozenset(flows), min(limit, FARTHEST)
+        # Workers may know limits of more queues than they look at.
+        known = {queue: limits[queue] for queue in queues if limits and queue in limits}
+        wanted = ClaimRequest([*dict.fromkeys(queues)], frozenset(flows), ttl, min(limit, FARTHEST), known)
         now = self._runtime.now()
-        return await self._claim(lambda store: store.claim(names, known, ttl, most, now))
+        return await self._claim(lambda store: store.claim(wanted, now))
 
     async def _claim(self, work: Callable[[S], Sequence[Claim]]) -> Sequence[Claim]:
         """Use the store to become the owner of several runs; where the caller never learns of it, it is undone."""

@@ -356,6 +356,8 @@ def check_queued(given: Transaction, largest: int) -> int:
     if queued is not None:
         check_id(queued.queue, "queue")
         check_id(queued.flow, "flow", longest=MAX_KEY)
+        if queued.key:
+            check_key(queued.key)
         late = queued.at is not None and not 0 <= queued.at < _LATEST
         if late or not -_MAX_PRIORITY <= queued.priority <= _MAX_PRIORITY or given.ended:
             raise errors.ConfigError(

@@ -22,6 +22,7 @@ from noetic_py.journal.stored import (
     Claim,
     Head,
     Lease,
+    QueueLimits,
     QueueStats,
     Record,
     RunEntry,
@@ -262,7 +263,13 @@ class CheckpointBackend(Protocol):
         ...
 
     async def claim(
-        self, queues: Sequence[str], *, flows: Collection[str], ttl: float, limit: int = 1
+        self,
+        queues: Sequence[str],
+        *,
+        flows: Collection[str],
+        ttl: float,
+        limit: int = 1,
+        limits: Mapping[str, QueueLimits] | None = None,
     ) -> Sequence[Claim]:
         """Become the owner of queued runs that may be claimed and have none.
 
@@ -274,9 +281,11 @@ class CheckpointBackend(Protocol):
             flows: The flows that the caller has.
             ttl: Seconds for which it becomes the owner.
             limit: How many runs at most.
+            limits: How many runs of a queue may be at work at once, in all processes, by queue.
 
         Returns:
-            Those that it now owns: by priority, then by how long they have waited.
+            Those that it now owns: by priority, then those whose key has the fewest runs at work in their queue, then
+            by how long they have waited. Where more keys wait than a claim can look at, claims take turns with them.
 
         Raises:
             ConfigError: The backend has no queues; code `"queues"`.

@@ -13,6 +13,7 @@ from noetic_py.journal.stored import (
     Claim,
     Head,
     Lease,
+    QueueLimits,
     QueueStats,
     Record,
     RunEntry,
@@ -152,10 +153,16 @@ class DelegatingBackend:
         return await self.inner.clock()
 
     async def claim(
-        self, queues: Sequence[str], *, flows: Collection[str], ttl: float, limit: int = 1
+        self,
+        queues: Sequence[str],
+        *,
+        flows: Collection[str],
+        ttl: float,
+        limit: int = 1,
+        limits: Mapping[str, QueueLimits] | None = None,
     ) -> Sequence[Claim]:
         """Become the owner of queued runs."""
-        return await self.inner.claim(queues, flows=flows, ttl=ttl, limit=limit)
+        return await self.inner.claim(queues, flows=flows, ttl=ttl, limit=limit, limits=limits)
 
     async def queues(self) -> Sequence[QueueStats]:
         """How full each queue is."""

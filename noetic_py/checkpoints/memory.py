@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
@@ -13,6 +14,7 @@ from attrs import define, field
 from noetic_py.checkpoints import budgets, checks
 from noetic_py.checkpoints.adapter import PrunePage, StoreBackend, commit_in_turn, queue_stats, woken
 from noetic_py.checkpoints.contract import BackendDurability, Scope
+from noetic_py.checkpoints.turns import Candidate, ClaimRequest, Turns
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.errors import StoreUnavailable
 from noetic_py.journal.stored import (
@@ -76,6 +78,7 @@ class MemoryStore:
         self.runs: dict[str, _Journal] = {}
         self.values: dict[Scope, dict[str, StoredValue]] = {}
         self.shared: dict[tuple[str, str], BudgetRow] = {}
+        self._turns = Turns()
         self._ticks = 0
 
     def _tick(self) -> int:
@@ -263,26 +266,25 @@ class MemoryStore:
             if each.run_id in self.runs:
                 self.send(each.run_id, each.key, each.body, now)
 
-    def claim(
-        self, queues: Sequence[str], flows: Collection[str], ttl: float, limit: int, now: datetime
-    ) -> Sequence[Claim]:
+    def claim(self, wanted: ClaimRequest, now: datetime) -> Sequence[Claim]:
         """Become the owner of queued runs."""
         seconds = now.timestamp()
-        ready = [
-            (-queued.priority, queued.at, run.number, run_id, queued)
-            for run_id, run in self.runs.items()
-            if (queued := run.queued) is not None
-            and queued.queue in queues
-            and queued.flow in flows
-            and queued.at is not None
-            and queued.at <= seconds
-            and not self._is_held(run)
-        ]
+        ready: list[Candidate[tuple[str, _Journal]]] = []
+        at_work: Counter[tuple[str, str]] = Counter()
+        for run_id, run in self.runs.items():
+            place = run.queued
+            if place is None or place.queue not in wanted.queues:
+                continue
+            if self._is_held(run):
+                at_work[place.queue, place.key] += run.lives > 0
+            elif place.flow in wanted.flows and place.at is not None and place.at <= seconds:
+                ready.append(Candidate(place, run.number, (run_id, run)))
         claims: list[Claim] = []
-        for *_, run_id, queued in sorted(ready, key=lambda each: each[:3])[:limit]:
-            run = self.runs[run_id]
+        for each in self._turns.choose(ready, at_work, wanted):
+            run_id, run = each.run
             run.lives += 1
-            claims.append(Claim(self.acquire(run_id, ttl, now), queued, run.lives, seconds, bool(run.signals)))
+            lease = self.acquire(run_id, wanted.ttl, now)
+            claims.append(Claim(lease, each.place, run.lives, seconds, bool(run.signals)))
         return claims
 
     def queues(self, now: datetime) -> Sequence[QueueStats]:

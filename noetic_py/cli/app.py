@@ -165,6 +165,7 @@ def submit(
         str | None, typer.Option("--after", metavar="SPAN", help="When it may begin, from now: 30s, 15m, 12h, 7d.")
     ] = None,
     priority: Annotated[int, typer.Option("--priority", help="The run with the highest goes first.")] = 0,
+    key: Annotated[str | None, typer.Option("--key", help="Whose run it is; keys take turns in a queue.")] = None,
     run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="The run's id.")] = None,
     db: Database = None,
     trace: Trace = False,
@@ -173,7 +174,7 @@ def submit(
     from noetic_py.cli import working
     from noetic_py.cli.stored_runs import run_async
 
-    request = working.SubmitRequest(target, input, db, queue, after, priority, run_id)
+    request = working.SubmitRequest(target, input, db, queue, after, priority, key, run_id)
     raise typer.Exit(run_async(lambda: working.submit(request), trace=trace))
 
 

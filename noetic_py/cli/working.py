@@ -56,6 +56,7 @@ class SubmitRequest:
     queue: str
     after: str | None
     priority: int
+    key: str | None
     run_id: str | None
 
 
@@ -63,7 +64,12 @@ async def submit(request: SubmitRequest) -> int:
     """Store a run for a worker, and print its id."""
     file = load_flow(request.target)
     value = read_input(file.step, request.input)
-    options: dict[str, Any] = {"queue": request.queue, "priority": request.priority, "source": file.source}
+    options: dict[str, Any] = {
+        "queue": request.queue,
+        "priority": request.priority,
+        "key": request.key,
+        "source": file.source,
+    }
     if request.after is not None:
         options["at"] = read_age(request.after)
     if request.run_id is not None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
+from noetic_py.errors import ConfigError
+
 if TYPE_CHECKING:
     from noetic_py.journal.records import JournalRecord
 
@@ -40,13 +42,44 @@ class Queued:
         queue: The queue.
         flow: The flow that the run needs; a worker claims the runs whose flow it has.
         at: From when on, in seconds since 1970 by the store's clock; `None` when only a signal wakes the run.
-        priority: Of the runs that may be claimed, the one with the highest goes first, then the one that waits longest.
+        priority: Of the runs that may be claimed, those with the highest go first.
+        key: Whose run it is, such as a user's. Of runs with one priority, those go first whose key has the fewest at
+            work in the queue, then the one that waits longest.
     """
 
     queue: str
     flow: str
     at: float | None = 0.0
     priority: int = 0
+    key: str = ""
+
+
+@frozen
+class QueueLimits:
+    """How many runs of a queue may be at work at once, with all workers of a store together.
+
+    At work is a run that a worker has claimed and not given up. One that waits, for an answer or a time, is not.
+
+    Attributes:
+        concurrency: How many of the queue; `None` for no limit.
+        per_key: How many with the same key; `None` for no limit.
+
+    Raises:
+        ConfigError: A limit is not a whole number from 1; code `"queue-limits"`.
+    """
+
+    concurrency: int | None = None
+    per_key: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        given: tuple[tuple[str, object], ...] = (("concurrency", self.concurrency), ("per_key", self.per_key))
+        for name, value in given:
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ConfigError(
+                    f"{name}={value!r} is not a valid limit of a queue; expected a number from 1, or None",
+                    code="queue-limits",
+                    hint="QueueLimits(concurrency=20, per_key=2)",
+                )
 
 
 @frozen

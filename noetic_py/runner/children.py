@@ -105,8 +105,10 @@ class QueuedChildren:
             # Refused here where there are none, and not in the commit, which would break the parent.
             await self._backend.queues()
         claimed = None if parent.store is None else parent.store.claimed
-        priority = 0 if claimed is None else claimed.claim.queued.priority
-        queued = Queued(spec.queue, self._label(step), await self._backend.clock(), priority)
+        # It waits as its parent has, in whatever queue.
+        place = Queued(spec.queue, "", key=parent.user_id or "") if claimed is None else claimed.claim.queued
+        now = await self._backend.clock()
+        queued = Queued(spec.queue, self._label(step), now, place.priority, place.key)
         options = detached_options(parent, None, run_id) | _budget_of(frame, spec)
         run, plan = self._planner.new(step, value, _state(frame, spec), None, options)
         try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from attrs import evolve, frozen
 from typing_extensions import TypedDict
 
-from noetic_py.access import AccessRequest, Authorizer, Resource, current_principal
+from noetic_py.access import AccessRequest, Authorizer, Resource, attributed, current_principal
 from noetic_py.checkpoints.checks import check_shared
 from noetic_py.context.artifacts import StoredArtifacts
 from noetic_py.context.context import AnyContext, Context
@@ -32,13 +32,15 @@ from noetic_py.errors import ConfigError, InvalidId, RunBusy
 from noetic_py.memory.layer import layers_of
 from noetic_py.models.model import ModelSettings
 from noetic_py.runner.registry import Living
+from noetic_py.runner.runs import require_run, resume_action
 from noetic_py.steps.model import check_parallel_tools
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
     from noetic_py.engine.journaling.run_history import RunHistory
-    from noetic_py.engine.journaling.writer import RunStorage
+    from noetic_py.engine.journaling.writer import ClaimedRun, RunStorage
     from noetic_py.engine.protocol import Interpreter
+    from noetic_py.engine.run import RunPlan
     from noetic_py.engine.state import Run
     from noetic_py.plugins import Plugins
 
@@ -547,14 +549,95 @@ class Planner:
         )
         return run, plan
 
-    def again(self, run_id: str, begun: Any, options: Mapping[str, object]) -> Any:
+    async def reopen(
+        self,
+        backend: CheckpointBackend,
+        run_id: str,
+        step: Any,
+        state_type: Any,
+        options: Mapping[str, Any],
+        access: Authorizer,
+        claimed: ClaimedRun | None,
+        *,
+        reads: bool,
+    ) -> tuple[Run, RunPlan]:
+        """Become the owner of a run that was begun before; or only read it.
+
+        Args:
+            backend: Where it is stored.
+            run_id: The run.
+            step: Its flow.
+            state_type: The type of its state, where no annotation of the flow names it.
+            options: Those of a resume.
+            access: Asked whether it may go on.
+            claimed: The ownership, of a worker that has claimed it.
+            reads: Whether it is only read.
+
+        Raises:
+            RunNotFound: There is no such run, or the caller may not read it.
+            AccessDenied: The caller may not go on with it.
+            RunBusy: Another owner has it.
+            ReplayDiverged: The flow does something else than the journal says.
+            ConfigError: An option is wrong.
+        """
+        from noetic_py.engine.journaling.writer import RunStorage
+        from noetic_py.runner import lease
+
+        require_step(step, "resume")
+        check_resume_options(options)
+        answers = tuple(options.get("answers", ()))
+        await require_run(access, backend, run_id, *(("resume", "approve") if answers else ("resume",)))
+        state_type = None if state_type is StateBag else state_type
+        options = {**options, "answers": attributed(answers), "state_type": state_type}
+        storage = RunStorage(
+            backend, options.get("durability", "step"), None, claimed=claimed, ttl=self.resources.ttl, reads=reads
+        )
+
+        async def take() -> tuple[Run, RunPlan]:
+            if not reads:
+                self.living.admit(run_id, "await that run")
+            if not options.get("as_worker"):
+                return await self._go_on(storage, run_id, step, options, access)
+            from noetic_py.runner import workers
+
+            one = await workers.claim_one(backend, run_id, step, self.flows, storage.ttl)
+            try:
+                return await self._go_on(evolve(storage, claimed=one), run_id, step, options, access)
+            except BaseException:
+                if one is not None:
+                    await lease.release_lease(backend, one.claim.lease)
+                raise
+
+        return await lease.when_free(take, options.get("wait", 0.0), self.resources.runtime)
+
+    async def _go_on(
+        self, storage: RunStorage, run_id: str, step: AnyStep, options: Mapping[str, Any], access: Authorizer
+    ) -> tuple[Run, RunPlan]:
+        """Read a run's journal, and become its owner where it is not only read."""
+        from noetic_py.runner import lease
+
+        layers, kind = self.resources.layers, options["state_type"]
+        codec = lease.codec_for(step, *([] if kind is None else [kind]), *layers.state_types)
+        # Layers read what their own steps have recorded, and other code is compared with every step.
+        summaries = not layers.by_id and options.get("on_diverge", "fail") == "fail"
+        run_history = await lease.load_run_history(storage.backend, run_id, codec, kind, step, summaries=summaries)
+        # Once more: another process may have gone on with it meanwhile, and have failed.
+        status = "running" if run_history.ended is None else run_history.ended.status
+        await require_run(access, storage.backend, run_id, resume_action(status))
+        run = self._again(run_id, run_history, options)
+        run.flow, run.on_diverge = step, options.get("on_diverge", "fail")
+        plan = await lease.go_on(run, run_history, step, codec, storage, options)
+        if not storage.reads:
+            self.living.add(run)
+        return run, evolve(plan, storage=storage)
+
+    def _again(self, run_id: str, begun: RunHistory, options: Mapping[str, object]) -> Run:
         """A run that has a journal already."""
-        run_history: RunHistory = begun
-        opening = run_history.started.opening
+        opening = begun.started.opening
         run = self._run(
             run_id,
             options,
-            thread_id=run_history.started.thread_id,
+            thread_id=begun.started.thread_id,
             user_id=None if opening is None else opening.user_id,
             request_id=None if opening is None else opening.request_id,
             metadata={} if opening is None else opening.metadata,

@@ -17,16 +17,18 @@ from noetic_py import errors
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.context.step import AnyStep, Retry
 from noetic_py.core.budget import Budget
+from noetic_py.core.control import check_callers_id
 from noetic_py.core.diagnostics import Where, log, unknown_keyword
 from noetic_py.core.runtime import SYSTEM, Runtime, sleep_or_event
 from noetic_py.core.shared_budget import SharedBudget
+from noetic_py.core.values import is_mapping
 from noetic_py.engine.fingerprint import fingerprint, referenced
 from noetic_py.engine.journaling.writer import ClaimedRun, ended_signals, parent_in
 from noetic_py.engine.shared_budgets import held_by
 from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.records import RunEnded, dump_record
 from noetic_py.journal.run_summary import PlainCodec
-from noetic_py.journal.stored import Claim, Queued, Transaction
+from noetic_py.journal.stored import Claim, Queued, QueueLimits, Transaction
 from noetic_py.runner.lease import out_of_queue
 
 if TYPE_CHECKING:
@@ -78,7 +80,9 @@ def label_of(name: str, step: AnyStep) -> str:
     return f"{name}@{blake2b(''.join(parts).encode(), digest_size=8).hexdigest()}"
 
 
-def place_in(queue: str, step: AnyStep, flows: Mapping[str, AnyStep], at: float, priority: object) -> Queued:
+def place_in(
+    queue: str, step: AnyStep, flows: Mapping[str, AnyStep], at: float, priority: object, key: str | None
+) -> Queued:
     """Where a new run of a step waits.
 
     Raises:
@@ -95,7 +99,7 @@ def place_in(queue: str, step: AnyStep, flows: Mapping[str, AnyStep], at: float,
             code="flows",
             hint=f'Harness(flows={{"{step.id}": step}}), in the worker too',
         )
-    return Queued(queue, label_of(name, step), at, priority)
+    return Queued(queue, label_of(name, step), at, priority, key or "")
 
 
 async def claim_one(
@@ -108,13 +112,14 @@ async def claim_one(
         ConfigError: The step is not one of the flows; code `"flows"`.
     """
     entry = await backend.entry(run_id)
-    queue = None if entry is None else summary_fields(entry.summary).get("queue")
+    fields = {} if entry is None else summary_fields(entry.summary)
+    queue, user = fields.get("queue"), fields.get("user_id")
     if queue is None:
         return None
     from noetic_py.runner.children import named_steps
 
     # When the run suspends, its place says when it goes on.
-    queued = place_in(str(queue), step, dict(named_steps(flows)), 0.0, 0)
+    queued = place_in(str(queue), step, dict(named_steps(flows)), 0.0, 0, None if user is None else str(user))
     now = await backend.clock()
     asked = SYSTEM.monotonic()
     lease = await backend.acquire(run_id, ttl=ttl)
@@ -165,7 +170,7 @@ def check_submit(options: Mapping[str, object]) -> None:
     """
     for name in options:
         if name not in SubmitOptions.__annotations__:
-            known = ("state", "queue", "at", "priority", *SubmitOptions.__annotations__)
+            known = ("state", "queue", "at", "priority", "key", *SubmitOptions.__annotations__)
             raise unknown_keyword("submit()", name, known, code="run-option")
     budget = options.get("budget")
     if isinstance(budget, Budget) and budget.wrap_up is not None:
@@ -174,6 +179,24 @@ def check_submit(options: Mapping[str, object]) -> None:
             code="run-option",
             hint="give it to the flow: flow.with_options(budget=Budget(..., wrap_up=...))",
         )
+
+
+def check_queues(queues: object) -> Mapping[str, QueueLimits]:
+    """The limits of a harness's queues, by name.
+
+    Raises:
+        ConfigError: They are not limits; code `"queue-limits"`.
+        InvalidId: A name cannot be one.
+    """
+    if not is_mapping(queues) or not all(isinstance(each, QueueLimits) for each in queues.values()):
+        raise errors.ConfigError(
+            f"queues={queues!r} is not a valid mapping; expected limits by queue",
+            code="queue-limits",
+            hint='queues={"default": QueueLimits(concurrency=20, per_key=2)}',
+        )
+    for name in queues:
+        check_callers_id(name, "name of a queue")
+    return dict(queues)
 
 
 def check_work(queues: object, concurrency: object, lives: object, retry: object) -> None:
@@ -205,6 +228,7 @@ class QueueWorker:
     Args:
         backend: Where the runs are.
         queues: The queues, in any order.
+        limits: How many of their runs may be at work at once.
         flows: The flows that can be carried out, by what queues call them.
         go_on: Carries out a run that was claimed.
         runtime: The clock of pauses.
@@ -218,6 +242,7 @@ class QueueWorker:
         self,
         backend: CheckpointBackend,
         queues: Sequence[str],
+        limits: Mapping[str, QueueLimits],
         flows: Mapping[str, AnyStep],
         go_on: Callable[[ClaimedRun, AnyStep], Awaitable[object]],
         runtime: Runtime,
@@ -229,6 +254,7 @@ class QueueWorker:
     ) -> None:
         self._backend = backend
         self._queues = tuple(queues)
+        self._limits = limits
         self._flows = flows
         self._carries = go_on
         self._runtime = runtime
@@ -275,7 +301,9 @@ class QueueWorker:
             asked = SYSTEM.monotonic()
             try:
                 if free:
-                    claims = await self._backend.claim(self._queues, flows=self._flows, ttl=self._ttl, limit=free)
+                    claims = await self._backend.claim(
+                        self._queues, flows=self._flows, ttl=self._ttl, limit=free, limits=self._limits
+                    )
                 pause = _POLL
             except errors.StoreUnavailable as error:
                 if error.reason == "closed":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -13,7 +13,7 @@ from noetic_py.checkpoints.delegating import DelegatingBackend
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
-    from noetic_py.journal.stored import Claim, Lease, Record, Transaction
+    from noetic_py.journal.stored import Claim, Lease, QueueLimits, Record, Transaction
 
 __all__ = ["Died", "FaultyBackend", "When"]
 
@@ -174,11 +174,17 @@ class FaultyBackend(DelegatingBackend):
         return renewed
 
     async def claim(
-        self, queues: Sequence[str], *, flows: Collection[str], ttl: float, limit: int = 1
+        self,
+        queues: Sequence[str],
+        *,
+        flows: Collection[str],
+        ttl: float,
+        limit: int = 1,
+        limits: Mapping[str, QueueLimits] | None = None,
     ) -> Sequence[Claim]:
         """Become the owner of queued runs, until the process dies."""
         self._check()
-        claims = await self._inner.claim(queues, flows=flows, ttl=ttl, limit=limit)
+        claims = await self._inner.claim(queues, flows=flows, ttl=ttl, limit=limit, limits=limits)
         self._leases.update({each.lease.run_id: each.lease for each in claims})
         if self.dead:
             await self._release_all()

@@ -18,6 +18,7 @@ from noetic_py.checkpoints.contract import Scope
 from noetic_py.checkpoints.files import folder, journals
 from noetic_py.checkpoints.files.folder import Folder, decode_file, encode_file, read_file, write_new
 from noetic_py.checkpoints.locks import sync_folder
+from noetic_py.checkpoints.turns import ClaimRequest
 from noetic_py.errors import CorruptRecord
 from noetic_py.journal.stored import (
     BudgetRow,
@@ -631,9 +632,7 @@ class FileStore(FileValues):
         if given.queued is not None or given.signals:
             raise checks.no_queues("a folder of files")
 
-    def claim(
-        self, queues: Sequence[str], flows: Collection[str], ttl: float, limit: int, now: datetime
-    ) -> Sequence[Claim]:
+    def claim(self, wanted: ClaimRequest, now: datetime) -> Sequence[Claim]:
         """Refuse to claim."""
         raise checks.no_queues("a folder of files")
 

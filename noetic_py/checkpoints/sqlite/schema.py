@@ -109,7 +109,7 @@ MOST = 1 << 63 - POSITION_BITS
 RUN = "SELECT id, run_id, position, fence, owner, updated, crc, created, status, card, card_crc FROM runs"
 """Reads rows of runs, with the columns in the order of `RunRow`."""
 
-QUEUED = "SELECT q.run, q.queue, q.flow, q.at, q.priority, q.lives, q.crc FROM queued q"
+QUEUED = "SELECT q.run, q.queue, q.flow, q.at, q.priority, q.lives, q.crc, q.key, q.due FROM queued q"
 """Reads rows of queues, with the columns in the order of `QueuedRow`."""
 
 _HEAD = struct.Struct("<qqqqq")
@@ -147,7 +147,11 @@ class RunRow:
 
 @define(eq=False)
 class QueuedRow:
-    """One row of `queued`; `at` is microseconds since 1970, and `run` the number of the run's row."""
+    """One row of `queued`; `at` is microseconds since 1970, and `run` the number of the run's row.
+
+    Attributes:
+        due: Whether `at` is known to be over and no worker has the run: the index that claims read has these alone.
+    """
 
     run: int
     queue: str
@@ -156,11 +160,14 @@ class QueuedRow:
     priority: int
     lives: int
     crc: int
+    key: str
+    due: bool
 
     @property
     def place(self) -> Queued:
         """The run's place, as it is told."""
-        return Queued(self.queue, self.flow, None if self.at is None else self.at / 1_000_000, self.priority)
+        at = None if self.at is None else self.at / 1_000_000
+        return Queued(self.queue, self.flow, at, self.priority, self.key)
 
 
 class Sums:
@@ -199,8 +206,8 @@ class Sums:
         return zlib.crc32(value, zlib.crc32(name, zlib.crc32(scope, begun)))
 
     def queued(self, row: QueuedRow) -> int:
-        """Return the checksum of a run's place in a queue."""
-        names = f"{row.queue}\0{row.flow}".encode()
+        """Return the checksum of a run's place in a queue; whether it is due follows from the rest."""
+        names = "\0".join((row.queue, row.flow, *filter(None, [row.key]))).encode()
         numbers = _QUEUED.pack(row.run, row.at is None, row.at or 0, row.priority, row.lives, len(names))
         return zlib.crc32(names, zlib.crc32(numbers, self._seed))
 
@@ -253,7 +260,7 @@ class Sums:
 
 
 APPLICATION = 0x6E6F6574
-VERSION = 4
+VERSION = 5
 _OLDEST = (3, 35, 0)
 
 Mode: TypeAlias = Literal["wal", "exclusive", "persist"]
@@ -262,6 +269,24 @@ Mode: TypeAlias = Literal["wal", "exclusive", "persist"]
 _JOURNAL_BYTES = 8 << 20
 """The journal's size on the disk after it was emptied, in bytes."""
 
+_QUEUES = (
+    """CREATE TABLE queued (
+        run INTEGER PRIMARY KEY, queue TEXT NOT NULL, flow TEXT NOT NULL, at INTEGER, priority INTEGER NOT NULL,
+        lives INTEGER NOT NULL, crc INTEGER NOT NULL, key TEXT NOT NULL, due INTEGER NOT NULL
+    )""",
+    "CREATE INDEX queued_by_turn ON queued (queue, flow, key, priority DESC, at, run) WHERE due = 1",
+    "CREATE INDEX queued_asleep ON queued (at) WHERE due IS NOT 1 AND lives = 0",
+    "CREATE INDEX queued_at_work ON queued (queue) WHERE lives > 0",
+)
+_SIGNALS = (
+    """CREATE TABLE signals (
+        number INTEGER PRIMARY KEY, run INTEGER NOT NULL, key TEXT NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL
+    )""",
+    "CREATE UNIQUE INDEX signals_by_key ON signals (run, key)",
+)
+_BUDGETS = """CREATE TABLE budgets (
+        name TEXT NOT NULL, period TEXT NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (name, period)
+    ) WITHOUT ROWID"""
 _TABLES = (
     """CREATE TABLE store (
         id INTEGER PRIMARY KEY CHECK (id = 1), salt BLOB NOT NULL, ticks INTEGER NOT NULL, crc INTEGER NOT NULL
@@ -290,18 +315,9 @@ _TABLES = (
         version INTEGER PRIMARY KEY, scope BLOB NOT NULL, key TEXT NOT NULL, crc INTEGER NOT NULL, value BLOB NOT NULL
     )""",
     "CREATE UNIQUE INDEX pairs_by_key ON pairs (scope, key)",
-    """CREATE TABLE queued (
-        run INTEGER PRIMARY KEY, queue TEXT NOT NULL, flow TEXT NOT NULL, at INTEGER, priority INTEGER NOT NULL,
-        lives INTEGER NOT NULL, crc INTEGER NOT NULL
-    )""",
-    "CREATE INDEX queued_by_turn ON queued (queue, flow, priority, at, run)",
-    """CREATE TABLE signals (
-        number INTEGER PRIMARY KEY, run INTEGER NOT NULL, key TEXT NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL
-    )""",
-    "CREATE UNIQUE INDEX signals_by_key ON signals (run, key)",
-    """CREATE TABLE budgets (
-        name TEXT NOT NULL, period TEXT NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (name, period)
-    ) WITHOUT ROWID""",
+    *_QUEUES,
+    *_SIGNALS,
+    _BUDGETS,
 )
 
 # By the version that a file has: what makes it one of the next.
@@ -312,11 +328,14 @@ _UPGRADES = {
         f"INSERT INTO transactions SELECT stream << {POSITION_BITS} | last, count, crc, body FROM transactions_1",  # noqa: S608  # nosec B608  # a number of ours
         "DROP TABLE transactions_1",
     ),
-    2: _TABLES[-5:-1],
-    3: (
-        "DROP INDEX queued_by_turn",
-        next(sql for sql in _TABLES if "queued_by_turn" in sql),
-        _TABLES[-1],
+    2: (*_QUEUES, *_SIGNALS),
+    3: (_BUDGETS,),
+    4: (
+        "ALTER TABLE queued RENAME TO queued_4",
+        _QUEUES[0],
+        "INSERT INTO queued SELECT run, queue, flow, at, priority, lives, crc, '', 0 FROM queued_4",
+        "DROP TABLE queued_4",
+        *_QUEUES[1:],
     ),
 }
 

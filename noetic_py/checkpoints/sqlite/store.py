@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
-from itertools import product
 from typing import Any
 
 from attrs import astuple, evolve
@@ -37,6 +36,7 @@ from noetic_py.checkpoints.sqlite.schema import (
     place,
 )
 from noetic_py.checkpoints.threads import AnyJob
+from noetic_py.checkpoints.turns import ClaimRequest
 from noetic_py.errors import CorruptRecord, LimitExceeded, StoreUnavailable
 from noetic_py.journal.stored import (
     BudgetRow,
@@ -634,7 +634,8 @@ class SqliteStore:
             new, old = given.queued, self._queue_rows.of(run.id)
             at = None if new.at is None else int(new.at * 1_000_000)
             lives = 0 if old is None else old.lives
-            row = QueuedRow(run.id, new.queue, new.flow, at, new.priority, lives, 0)
+            due = at is not None and at <= checks.micros(now)
+            row = QueuedRow(run.id, new.queue, new.flow, at, new.priority, lives, 0, new.key, due)
             if self._one("SELECT 1 FROM signals WHERE run = ?", (run.id,)) is not None:
                 _wake(row, now)
             self._queue_rows.save(row)
@@ -643,19 +644,13 @@ class SqliteStore:
             if receiver is not None:
                 self._send(receiver, each.key, each.body, now)
 
-    def claim(
-        self, queues: Sequence[str], flows: Collection[str], ttl: float, limit: int, now: datetime
-    ) -> Sequence[Claim]:
+    def claim(self, wanted: ClaimRequest, now: datetime) -> Sequence[Claim]:
         """Become the owner of queued runs; an owner whose process has ended has none any more."""
-        ready: list[QueuedRow] = []
-        for queue, flow in product(queues, flows):
-            ready += self._queue_rows.ready(queue, flow, limit, checks.micros(now))
-        ready.sort(key=lambda row: (-row.priority, row.at or 0, row.run))
         claims: list[Claim] = []
-        for row in ready[:limit]:
+        for row in self._queue_rows.next(wanted, checks.micros(now)):
             run = self._sums.checked_run(self._execute(_BY_NUMBER, (row.run,)).fetchone(), summary=False)
-            lease = self.acquire(run.run_id, ttl, now)
-            row.lives += 1
+            lease = self.acquire(run.run_id, wanted.ttl, now)
+            row.lives, row.due = row.lives + 1, False
             self._queue_rows.save(row)
             signals = self._one("SELECT 1 FROM signals WHERE run = ? LIMIT 1", (run.id,)) is not None
             claims.append(Claim(lease, row.place, row.lives, now.timestamp(), signals))
@@ -782,7 +777,7 @@ class SqliteStore:
 def _wake(row: QueuedRow, now: datetime) -> None:
     """Let a run be claimed at once."""
     soon = checks.micros(now)
-    row.at = soon if row.at is None else min(row.at, soon)
+    row.at, row.due = soon if row.at is None else min(row.at, soon), True
 
 
 def _bytes(stored: object) -> bytes:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from random import Random
+
 import pytest
 from attrs import evolve
+from typing_extensions import TypedDict
 
 from noetic_py.checkpoints.contract import CheckpointBackend
+from noetic_py.checkpoints.memory import InMemoryBackend
+from noetic_py.checkpoints.turns import MOST_KEYS
 from noetic_py.core.values import is_list
 from noetic_py.errors import ConfigError, InvalidId, LeaseLost, PositionConflict, RunNotFound
-from noetic_py.journal.stored import Claim, Head, Lease, Queued, QueueStats, Signal, Transaction
+from noetic_py.journal.stored import Claim, Head, Lease, Queued, QueueLimits, QueueStats, Signal, Transaction
 from noetic_py.testing._conformance.base import Suite, equal, everything, fill, payloads, record
 from noetic_py.testing._conformance.concurrency import TURNS, cancelled_after, together
 
@@ -21,12 +28,43 @@ async def submit(backend: CheckpointBackend, run_id: str, queued: Queued = NOW) 
     await backend.commit([Transaction(run_id, 0, 0, [record(f"{run_id}/0")], queued=queued)])
 
 
-async def claim(backend: CheckpointBackend, *queues: str, limit: int = 10, flow: str = "flow-1") -> list[Claim]:
-    return list(await backend.claim(queues or ("jobs",), flows=[flow], ttl=60.0, limit=limit))
+async def submit_keyed(backend: CheckpointBackend, *run_ids: str, queue: str = "jobs") -> None:
+    """Submit runs in their order; the first letter of an id is its key."""
+    for run_id in run_ids:
+        await submit(backend, run_id, evolve(NOW, queue=queue, key=run_id[0]))
 
 
-async def claimed(backend: CheckpointBackend, *queues: str, limit: int = 10, flow: str = "flow-1") -> list[str]:
-    return [each.lease.run_id for each in await claim(backend, *queues, limit=limit, flow=flow)]
+class ClaimOptions(TypedDict, total=False):
+    limit: int
+    flow: str
+    limits: Mapping[str, QueueLimits]
+
+
+async def claim(
+    backend: CheckpointBackend,
+    *queues: str,
+    limit: int = 10,
+    flow: str = "flow-1",
+    limits: Mapping[str, QueueLimits] | None = None,
+) -> list[Claim]:
+    return list(await backend.claim(queues or ("jobs",), flows=[flow], ttl=60.0, limit=limit, limits=limits))
+
+
+async def claimed(
+    backend: CheckpointBackend,
+    *queues: str,
+    limit: int = 10,
+    flow: str = "flow-1",
+    limits: Mapping[str, QueueLimits] | None = None,
+) -> list[str]:
+    return [each.lease.run_id for each in await claim(backend, *queues, limit=limit, flow=flow, limits=limits)]
+
+
+async def end(backend: CheckpointBackend, lease: Lease) -> None:
+    """End a run that was claimed."""
+    head = await backend.head(lease.run_id)
+    position = 0 if head is None else head.position
+    await backend.commit([Transaction(lease.run_id, position, lease.fence, [], ended=True, release=True)])
 
 
 async def store(backend: CheckpointBackend, lease: Lease, *, read: int = 0, queued: Queued | None = None) -> None:
@@ -70,6 +108,148 @@ class Queues(Suite):
         equal(await claimed(backend, limit=1), ["y"])
         equal(await claimed(backend, limit=3), ["x", "a", "b"])
         equal(await claimed(backend), ["c", "z"])
+
+    async def test_keys_take_turns(self, backend: CheckpointBackend) -> None:
+        await submit_keyed(backend, "a1", "a2", "a3", "a4", "b1", "b2", "c1")
+        equal(await claimed(backend, limit=4), ["a1", "b1", "c1", "a2"])
+        await submit_keyed(backend, "d1")
+        # Those of the key with the fewest at work go first, however long the others have waited.
+        equal(await claimed(backend, limit=2), ["d1", "b2"])
+        equal(await claimed(backend), ["a3", "a4"])
+        equal(await claimed(backend), [])
+
+    async def test_keys_take_turns_with_one_worker(self, backend: CheckpointBackend) -> None:
+        """None is at work when the worker claims, however much one key has waiting."""
+        await submit_keyed(backend, "a1", "a2", "a3", "b1", "b2", "c1")
+        found: list[str] = []
+        while claims := await claim(backend, limit=1):
+            found.append(claims[0].lease.run_id)
+            await end(backend, claims[0].lease)
+        equal(found, ["a1", "b1", "c1", "a2", "b2", "a3"])
+
+    async def test_a_priority_goes_before_the_turn_of_a_key(self, backend: CheckpointBackend) -> None:
+        await submit_keyed(backend, "a1", "b1")
+        for run_id in ("a2", "a3"):
+            await submit(backend, run_id, evolve(NOW, key="a", priority=1))
+        equal(await claimed(backend), ["a2", "a3", "b1", "a1"])
+
+    async def test_keys_of_queues_are_apart(self, backend: CheckpointBackend) -> None:
+        await submit_keyed(backend, "a1", "a2")
+        await submit_keyed(backend, "a3", "b1", queue="other")
+        await submit(backend, "none")
+        equal(await claimed(backend, "jobs", limit=2), ["a1", "none"])
+        equal(await claimed(backend, "jobs", "other"), ["a3", "b1", "a2"])
+
+    async def test_a_key_keeps_its_turn_while_a_run_waits(self, backend: CheckpointBackend) -> None:
+        await submit_keyed(backend, "a1", "a2", "b1")
+        (first,) = await claim(backend, limit=1)
+        equal((first.lease.run_id, first.queued.key), ("a1", "a"))
+        await store(backend, first.lease, queued=evolve(first.queued, at=None))
+        equal(await claimed(backend, limit=1), ["b1"])
+        await backend.send("a1", "wake", b"")
+        # It is not at work any more, and has waited for less long.
+        equal(await claimed(backend, limit=1), ["a2"])
+        (again,) = await claim(backend)
+        equal((again.lease.run_id, again.queued.key), ("a1", "a"))
+
+    async def test_so_many_of_a_queue_at_once(self, backend: CheckpointBackend) -> None:
+        limits = {"jobs": QueueLimits(concurrency=2)}
+        for run_id in ("r1", "r2", "r3", "r4", "r5"):
+            await submit(backend, run_id)
+        await submit(backend, "o1", evolve(NOW, queue="other"))
+        first, second = await claim(backend, limits=limits)
+        equal(await claim(backend, limits=limits), [])
+        equal(await claimed(backend, "jobs", "other", limits=limits), ["o1"])
+        await end(backend, first.lease)
+        (third,) = await claim(backend, limits=limits)
+        equal((first.lease.run_id, second.lease.run_id, third.lease.run_id), ("r1", "r2", "r3"))
+        # One that waits leaves its place to others, and one that is given up too.
+        await store(backend, second.lease, queued=LATER)
+        await backend.release(third.lease)
+        equal(await claimed(backend, limits=limits), ["r3", "r4"])
+        # Runs that wait for another flow count, and a worker without limits is not held up.
+        equal(await claimed(backend, flow="flow-2", limits=limits), [])
+        equal(await claimed(backend), ["r5"])
+
+    async def test_so_many_of_a_key_at_once(self, backend: CheckpointBackend) -> None:
+        limits = {"jobs": QueueLimits(concurrency=4, per_key=2)}
+        await submit_keyed(backend, "a1", "a2", "a3", "b1", "c1", "c2")
+        found = await claim(backend, limit=3, limits=limits)
+        equal([each.lease.run_id for each in found], ["a1", "b1", "c1"])
+        equal(await claimed(backend, limits=limits), ["a2"])
+        equal(await claimed(backend, limits=limits), [])
+        await end(backend, found[1].lease)
+        equal(await claimed(backend, limits=limits), ["c2"])
+        await end(backend, found[0].lease)
+        equal(await claimed(backend, limits=limits), ["a3"])
+
+    async def test_every_key_comes_up(self, backend: CheckpointBackend) -> None:
+        """Of more keys than one claim looks at."""
+        run_ids = [f"r{number}" for number in range(3 * MOST_KEYS // 2)]
+        for number in range(0, len(run_ids), 50):
+            page = run_ids[number : number + 50]
+            await backend.commit(
+                [Transaction(each, 0, 0, [record(each)], queued=evolve(NOW, key=f"k{each}")) for each in page]
+            )
+        found: list[str] = []
+        while more := await claimed(backend, limit=100):
+            found += more
+        equal(sorted(found), sorted(run_ids))
+
+    async def test_many_workers_keep_to_the_limits(self, backend: CheckpointBackend) -> None:
+        limits = {"jobs": QueueLimits(concurrency=5, per_key=2)}
+        await submit_keyed(backend, *(f"{key}{number}" for key in "abcd" for number in range(4)))
+        found: list[str] = []
+
+        async def work(index: int) -> object:
+            found.extend(await claimed(backend, limit=3, limits=limits))
+            return None
+
+        await together(6, work)
+        equal(len(found), 5)
+        equal(max(Counter(each[0] for each in found).values()) <= 2, True)
+
+    @pytest.mark.parametrize("seed", range(3))
+    async def test_claims_at_random(self, backend: CheckpointBackend, seed: int) -> None:
+        """As from the backend in memory, whatever was claimed, given up and limited before."""
+        chance, reference = Random(seed), InMemoryBackend()  # noqa: S311 # runs that are made up
+        owned: list[tuple[Claim, Claim]] = []
+        for number in range(60):
+            what = chance.choice(["submit", "submit", "claim", "end", "wait", "release"])
+            if what == "submit":
+                place = Queued(
+                    chance.choice(["jobs", "other"]),
+                    chance.choice(["flow-1", "flow-2"]),
+                    chance.choice([float(number), None]),
+                    chance.choice([0, 0, 0, 5]),
+                    chance.choice(["", "a", "b", "c"]),
+                )
+                for each in (backend, reference):
+                    await submit(each, f"r{number}", place)
+            elif what == "claim":
+                given: ClaimOptions = {
+                    "flow": chance.choice(["flow-1", "flow-2"]),
+                    "limit": chance.randint(1, 5),
+                    "limits": {
+                        "jobs": QueueLimits(chance.choice([None, 2, 4]), chance.choice([None, 1, 2])),
+                        "other": QueueLimits(per_key=chance.choice([None, 1])),
+                    },
+                }
+                found = await claim(backend, "jobs", "other", **given)
+                expected = await claim(reference, "jobs", "other", **given)
+                seen = [(each.lease.run_id, each.queued, each.lives) for each in found]
+                right = [(each.lease.run_id, each.queued, each.lives) for each in expected]
+                equal((seed, number, seen), (seed, number, right))
+                owned += zip(found, expected, strict=True)
+            elif owned:
+                pair, at = owned.pop(chance.randrange(len(owned))), chance.choice([float(number), None])
+                for each, its in zip((backend, reference), pair, strict=True):
+                    if what == "end":
+                        await end(each, its.lease)
+                    elif what == "release":
+                        await each.release(its.lease)
+                    else:
+                        await store(each, its.lease, queued=evolve(its.queued, at=at))
 
     async def test_queues_and_flows_are_apart(self, backend: CheckpointBackend) -> None:
         await submit(backend, "a")

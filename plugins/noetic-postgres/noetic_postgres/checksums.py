@@ -6,6 +6,7 @@ import hashlib
 import struct
 import zlib
 
+from noetic_py.journal.stored import Queued
 from noetic_py.journal.transforms import pack_scope
 
 __all__ = ["FARTHEST", "Checksums", "Name", "int8"]
@@ -70,11 +71,11 @@ class Checksums:
         begun = zlib.crc32(_THREE.pack(version, len(packed), len(name)), self._seed)
         return zlib.crc32(value, zlib.crc32(name, zlib.crc32(packed, begun)))
 
-    def queued(self, queue: str, flow: str, priority: int) -> int:
-        """Return the checksum of a place in a queue; runs with the same place have the same one."""
-        name = queue.encode()
-        begun = zlib.crc32(_TWO.pack(priority, len(name)), self._seed)
-        return zlib.crc32(flow.encode(), zlib.crc32(name, begun))
+    def queued(self, place: Queued) -> int:
+        """Return the checksum of a place in a queue, without its time; runs with the same place have the same one."""
+        name, behind = place.queue.encode(), f"{place.flow}\0{place.key}" if place.key else place.flow
+        begun = zlib.crc32(_TWO.pack(place.priority, len(name)), self._seed)
+        return zlib.crc32(behind.encode(), zlib.crc32(name, begun))
 
     def budget(self, name: str, period: str, body: bytes) -> int:
         """Return the checksum of a row of a shared budget."""

@@ -11,6 +11,7 @@ from noetic_postgres.checksums import FARTHEST, int8
 from noetic_postgres.link import Link, Row, Values
 from noetic_py.checkpoints.checks import no_run, refusal
 from noetic_py.checkpoints.server import PackedTransaction
+from noetic_py.checkpoints.turns import Turns
 from noetic_py.errors import CorruptRecord, NoeticError
 from noetic_py.journal.stored import Head, Lease, Record, Transaction
 from noetic_py.journal.transforms import unpack
@@ -42,10 +43,15 @@ class Found:
 
 
 class Numbers:
-    """The numbers of runs that this process has written, so that an append asks for none."""
+    """The numbers of runs that this process has written, so that an append asks for none; and whose turn it is.
+
+    Attributes:
+        turns: The turns of claims.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
+        self.turns = Turns()
 
     def get(self, run_id: str) -> int | None:
         """A run's number; it may be that of one that was deleted since."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
+from itertools import zip_longest
 
 from attrs import evolve, frozen
 
@@ -18,6 +20,7 @@ from noetic_postgres.link import Row, Values
 from noetic_postgres.schema import lock_of
 from noetic_py.checkpoints import budgets
 from noetic_py.checkpoints.checks import no_run
+from noetic_py.checkpoints.turns import Candidate, ClaimRequest
 from noetic_py.errors import CorruptRecord
 from noetic_py.journal.stored import BudgetRow, Claim, Lease, Queued, QueueStats, Signal, Transaction
 
@@ -55,15 +58,16 @@ class Queues(Journals):
 
     # -- claiming
 
-    def claim(
-        self, queues: Sequence[str], flows: Collection[str], ttl: float, limit: int, now: datetime
-    ) -> Sequence[Claim]:
+    def claim(self, wanted: ClaimRequest, now: datetime) -> Sequence[Claim]:
         """Become the owner of queued runs until the server's clock says that the time is up."""
-        values = {"queues": list(queues), "flows": list(flows), "limit": limit}
-        # Of several queues each gives as many as are wanted.
-        taken = sorted(self._ready(values), key=_turn)[:limit]
+        values: Values = {"queues": list(wanted.queues), "flows": list(wanted.flows), "limit": wanted.limit}
+        moved, counts, taken = self._without_keys(values, wanted)
+        if counts:
+            taken = self._in_turn(values, wanted)
         claims = [each.claim for each in taken]
         if not taken:
+            if moved:
+                self.link.batch([(b"COMMIT", None)])
             self.link.undo()
             return claims
         claim = {
@@ -71,33 +75,77 @@ class Queues(Journals):
             "fences": [each.lease.fence for each in claims],
             "crcs": [each.crc for each in taken],
             "lives": [each.lives for each in claims],
-            "ttl": min(ttl, LONGEST),
+            "ttl": min(wanted.ttl, LONGEST),
         }
         self.link.commit(claims, [(self.link.sql["claim"], claim)])
         for each in taken:
             self.numbers.put(each.claim.lease.run_id, each.id)
         return claims
 
-    def _ready(self, values: Values) -> Sequence[_Ready]:
-        """Lock runs that may be claimed. One that is damaged does not keep those behind it from being claimed."""
-        damaged: list[int] = []
-        begin: list[tuple[bytes, Values | None]] = [(b"BEGIN", None), (_ONE_PLAN, None)]
-        while True:
-            rows = self.link.batch([*begin, (self.link.sql["ready"], {**values, "damaged": damaged})])[-1]
-            begin.clear()
-            found: list[_Ready] = []
-            for row in rows:
-                try:
-                    found.append(self._checked_ready(row))
-                except CorruptRecord:
-                    damaged.append(row[0])
-            if len(found) == len(rows):
+    def _without_keys(self, values: Values, wanted: ClaimRequest) -> tuple[bool, bool, Sequence[_Ready]]:
+        """Lock runs that may be claimed; where that depends on what is at work, say only so.
+
+        Returns:
+            Whether runs have become due, whether those at work are to be counted, and the runs.
+        """
+        sql, damaged = self.link.sql, list[int]()
+        due = sql["due"], {**values, "limited": list(wanted.limits)}
+        opened = [(b"BEGIN", None), (_ONE_PLAN, None), due, (sql["ready"], {**values, "damaged": damaged})]
+        *_, ((moved, counts),), rows = self.link.batch(opened)
+        if counts:
+            return moved, True, ()
+        while (found := self._all_checked(rows, damaged)) is None:
+            rows = self.link.rows(sql["ready"], {**values, "damaged": damaged})
+        # Of several queues each gives as many as are wanted.
+        return moved, False, sorted(found, key=_turn)[: wanted.limit]
+
+    def _in_turn(self, values: Values, wanted: ClaimRequest) -> Sequence[_Ready]:
+        """Lock runs that may be claimed, in the order of their turns; only one claim at a time counts those at work."""
+        sql = self.link.sql
+        locks = sorted(lock_of(f"{self.link.address.schema}\0queue\0{queue}") for queue in wanted.queues)
+        counted = self.link.batch([(sql["lock"], {"locks": locks}), (sql["at_work"], values)])[-1]
+        at_work = {row[:2]: row[2] for row in counted}
+        pages = (self.numbers.turns.pages(queue, partial(self._keys, queue)) for queue in wanted.queues)
+        for page in zip_longest(*pages, fillvalue=()):
+            lanes = [(queue, key) for queue, keys in zip(wanted.queues, page, strict=True) for key in keys]
+            looked = {**values, "queues": [queue for queue, _ in lanes], "keys": [key for _, key in lanes]}
+            if found := self._chosen(looked, at_work, wanted):
                 return found
+        return ()
+
+    def _chosen(self, looked: Values, at_work: Mapping[tuple[str, str], int], wanted: ClaimRequest) -> Sequence[_Ready]:
+        """Lock those of some keys whose turn it is."""
+        sql, damaged = self.link.sql, list[int]()
+        while True:
+            found = self.link.rows(sql["next"], {**looked, "damaged": damaged})
+            waiting = [
+                Candidate(Queued(queue, flow, at, priority, key), run, run)
+                for run, queue, flow, at, priority, key in found
+            ]
+            order = [each.run for each in self.numbers.turns.choose(waiting, at_work, wanted)]
+            rows = self.link.rows(sql["chosen"], {"chosen": order}) if order else []
+            ready = self._all_checked(rows, damaged)
+            if ready is not None:
+                return sorted(ready, key=lambda each: order.index(each.id))
+
+    def _keys(self, queue: str, low: str, most: int) -> Sequence[str]:
+        return [key for (key,) in self.link.rows(self.link.sql["keys"], {"queue": queue, "low": low, "most": most})]
+
+    def _all_checked(self, rows: Sequence[Row], damaged: list[int]) -> Sequence[_Ready] | None:
+        """Runs that were locked; `None` if some are damaged: these do not keep those behind them from being claimed."""
+        found: list[_Ready] = []
+        for row in rows:
+            try:
+                found.append(self._checked_ready(row))
+            except CorruptRecord:
+                damaged.append(row[0])
+        return found if len(found) == len(rows) else None
 
     def _checked_ready(self, row: Row) -> _Ready:
-        number, queue, flow, at, priority, crc, lives, run_id, position, fence, head_crc, signals, new_fence, now = row
+        number, queue, flow, at, priority, key, crc, lives, run_id, position, fence, head_crc, *rest = row
+        signals, new_fence, now = rest
         self.run_of(run_id, (number, position, fence, head_crc))
-        queued = Queued(queue, flow, at, priority)
+        queued = Queued(queue, flow, at, priority, key)
         self._check_place(queued, crc)
         lease = Lease(run_id, new_fence, position)
         return _Ready(
@@ -107,14 +155,14 @@ class Queues(Journals):
         )
 
     def _check_place(self, queued: Queued, crc: int) -> None:
-        if crc != self.link.checksums.queued(queued.queue, queued.flow, queued.priority):
+        if crc != self.link.checksums.queued(queued):
             raise CorruptRecord("the place of a run in a queue is damaged", hint=RESTORE)
 
     def queues(self, now: datetime) -> Sequence[QueueStats]:
         """How full each queue is."""
         found: dict[tuple[str, str], QueueStats] = {}
-        for queue, flow, priority, crc, owned, ready, waiting, since in self.link.rows(self.link.sql["queues"]):
-            self._check_place(Queued(queue, flow, priority=priority), crc)
+        for queue, flow, priority, key, crc, owned, ready, waiting, since in self.link.rows(self.link.sql["queues"]):
+            self._check_place(Queued(queue, flow, None, priority, key), crc)
             stats = found.get((queue, flow)) or QueueStats(queue, flow, 0, 0, 0, None)
             found[queue, flow] = evolve(
                 stats,
@@ -207,18 +255,20 @@ class Queues(Journals):
         )
         read = [(numbers[each.run_id], FARTHEST if each.ended else int8(each.read)) for each in given]
         yield self.link.sql["drop_read"], {"runs": [run for run, _ in read], "numbers": [upto for _, upto in read]}
-        placed = [(numbers[each.run_id], each.queued) for each in given if each.queued is not None]
+        placed = [(numbers[each.run_id], each.queued, each.release) for each in given if each.queued is not None]
         if placed:
             checksums = self.link.checksums
             yield (
                 self.link.sql["enqueue"],
                 {
-                    "runs": [run for run, _ in placed],
-                    "queues": [to.queue for _, to in placed],
-                    "flows": [to.flow for _, to in placed],
-                    "ats": [None if to.at is None else float(to.at) for _, to in placed],
-                    "priorities": [to.priority for _, to in placed],
-                    "crcs": [checksums.queued(to.queue, to.flow, to.priority) for _, to in placed],
+                    "runs": [run for run, *_ in placed],
+                    "queues": [to.queue for _, to, _ in placed],
+                    "flows": [to.flow for _, to, _ in placed],
+                    "ats": [None if to.at is None else float(to.at) for _, to, _ in placed],
+                    "priorities": [to.priority for _, to, _ in placed],
+                    "crcs": [checksums.queued(to) for _, to, _ in placed],
+                    "keys": [to.key for _, to, _ in placed],
+                    "given_up": [given_up for *_, given_up in placed],
                 },
             )
         ended = [numbers[each.run_id] for each in given if each.ended]
@@ -243,7 +293,7 @@ class Queues(Journals):
         # In one order for every session. Two rows with the same number only wait for each other.
         locks = sorted({lock_of(f"{schema}\0{name}\0{period}") for name, period in places})
         found = self.link.batch(
-            [(sql["lock_budgets"], {"locks": locks}), (sql["find_budgets"], {"names": names, "periods": periods})]
+            [(sql["lock"], {"locks": locks}), (sql["find_budgets"], {"names": names, "periods": periods})]
         )[1]
         after = budgets.rows_after(given, {row[:2]: self._budget(row) for row in found})
         bodies = [budgets.dump_row(after[place]) for place in places]

@@ -16,7 +16,7 @@ from noetic_py.errors import CorruptRecord, StoreUnavailable
 
 __all__ = ["CREATING", "IDLE", "OLDEST", "VERSION", "Found", "check_server", "lock_of", "prepare"]
 
-VERSION = 3
+VERSION = 4
 """The version of the tables."""
 OLDEST = 15
 """The oldest server, by its major version."""
@@ -88,7 +88,18 @@ _BUDGETS = sql.SQL(
     ) WITH (fillfactor = 60);
     """
 )
-_UPGRADES = {1: _QUEUES, 2: _BUDGETS}
+# Due is a run whose time is known to be over, and that no worker has: the index that claims read has these alone.
+_KEYS = sql.SQL(
+    """
+    ALTER TABLE {schema}.queued
+        ADD COLUMN key text COLLATE "C" NOT NULL DEFAULT '', ADD COLUMN due boolean NOT NULL DEFAULT false;
+    DROP INDEX {schema}.queued_by_turn;
+    CREATE INDEX queued_by_turn ON {schema}.queued (queue, key, priority DESC, at, run) WHERE due;
+    CREATE INDEX queued_asleep ON {schema}.queued (at) WHERE NOT due AND lives = 0;
+    CREATE INDEX queued_at_work ON {schema}.queued (queue, key) WHERE lives > 0 AND NOT due;
+    """
+)
+_UPGRADES = {1: _QUEUES, 2: _BUDGETS, 3: _KEYS}
 """By the version that the tables have: what makes them those of the next."""
 _FIND = sql.SQL("SELECT version, salt FROM {schema}.store")
 _INSERT = sql.SQL("INSERT INTO {schema}.store VALUES (1, %s, %s, now())")
@@ -233,8 +244,8 @@ def _make(connection: psycopg.Connection[tuple[Any, ...]], schema: str, where: s
             ).fetchone()
             if there is None:
                 connection.execute(_TABLES.format(schema=name))
-                connection.execute(_QUEUES.format(schema=name))
-                connection.execute(_BUDGETS.format(schema=name))
+                for added in _UPGRADES.values():
+                    connection.execute(added.format(schema=name))
                 connection.execute(_INSERT.format(schema=name), (VERSION, secrets.token_bytes(16)))
             else:
                 _upgrade(connection, name)

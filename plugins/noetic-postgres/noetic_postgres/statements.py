@@ -29,6 +29,13 @@ _TABLES = (
     "ticks",
 )
 
+# What is read of a run that may be claimed.
+_PLACE = sql.SQL(
+    """q.run, q.queue, q.flow, q.at, q.priority, q.key, q.crc,
+    CASE WHEN r.until IS NOT NULL AND r.fence = q.fence THEN q.lives ELSE 0 END, r.run_id, r.position, r.fence, r.crc
+    FROM {queued} q JOIN {runs} r ON r.id = q.run"""
+)
+
 # -- what a write begins with: the one row that it depends on
 
 _UPDATED = sql.SQL(
@@ -266,30 +273,76 @@ _PLAIN = {
     "lock_runs": sql.SQL(
         "SELECT run_id, id FROM {runs} WHERE run_id = ANY(%(run_ids)b::text[]) ORDER BY run_id FOR NO KEY UPDATE"
     ),
-    # One priority after another, so that no runs are looked at that sleep: those are behind the ones that may be
-    # claimed, of each priority. No more rows are locked than are wanted of a queue. A fence is drawn when the row is
-    # locked, so it is larger than any before. Lives count on while each owner has claimed the run and none gives it up.
+    # Of those that have slept, and of those whose worker has died or given them up. What a commit is changing at this
+    # moment is not waited for: the next claim comes soon.
+    "due": sql.SQL(
+        """WITH slept AS (
+            SELECT run FROM {queued} WHERE NOT due AND lives = 0 AND at <= {now} ORDER BY at LIMIT 10000
+            FOR NO KEY UPDATE SKIP LOCKED
+        ), lost AS (
+            SELECT q.run FROM {queued} q JOIN {runs} r ON r.id = q.run
+            WHERE q.queue = ANY(%(queues)b::text[]) AND q.lives > 0 AND NOT q.due AND q.at <= {now}
+                AND (r.until IS NULL OR r.until <= now())
+            FOR NO KEY UPDATE OF q SKIP LOCKED
+        ), moved AS (
+            UPDATE {queued} SET due = true WHERE run IN (SELECT run FROM slept UNION ALL SELECT run FROM lost)
+            RETURNING queue, key
+        )
+        SELECT EXISTS (SELECT 1 FROM moved), EXISTS (
+            SELECT 1 FROM {queued} q WHERE q.due AND q.queue = ANY(%(queues)b::text[]) AND q.key > ''
+                AND q.flow = ANY(%(flows)b::text[])
+        ) OR EXISTS (
+            SELECT 1 FROM {queued} q WHERE q.due AND q.queue = ANY(%(limited)b::text[])
+                AND q.flow = ANY(%(flows)b::text[])
+        ) OR EXISTS (SELECT 1 FROM moved WHERE key > '' OR queue = ANY(%(limited)b::text[]))"""
+    ),
+    # Of runs without keys, whose turn needs no counting. No more rows are locked than are wanted of a queue. A fence is
+    # drawn when the row is locked, so it is larger than any before. Lives count on while each owner has claimed the run
+    # and none gives it up.
     "ready": sql.SQL(
         """SELECT ready.*, EXISTS (SELECT 1 FROM {signals} s WHERE s.run = ready.run), nextval({ticks_name}), {now}
         FROM unnest(%(queues)b::text[]) AS wanted (queue) CROSS JOIN LATERAL (
-            WITH RECURSIVE priorities AS (
-                SELECT max(priority) AS priority FROM {queued} WHERE queue = wanted.queue COLLATE "C" AND at IS NOT NULL
-                UNION ALL
-                SELECT (SELECT max(q.priority) FROM {queued} q WHERE q.queue = wanted.queue COLLATE "C"
-                    AND q.priority < p.priority AND q.at IS NOT NULL)
-                FROM priorities p WHERE p.priority IS NOT NULL
-            )
-            SELECT due.* FROM priorities p CROSS JOIN LATERAL (
-                SELECT q.run, q.queue, q.flow, q.at, q.priority, q.crc,
-                    CASE WHEN r.until IS NOT NULL AND r.fence = q.fence THEN q.lives ELSE 0 END,
-                    r.run_id, r.position, r.fence, r.crc
-                FROM {queued} q JOIN {runs} r ON r.id = q.run
-                WHERE q.queue = wanted.queue COLLATE "C" AND q.priority = p.priority AND q.at <= {now}
-                    AND q.flow = ANY(%(flows)b::text[]) AND q.run <> ALL(%(damaged)b::bigint[])
-                    AND (r.until IS NULL OR r.until <= now())
-                ORDER BY q.at, q.run LIMIT %(limit)s
-                FOR NO KEY UPDATE OF q, r SKIP LOCKED
-            ) AS due LIMIT %(limit)s
+            SELECT {place} WHERE q.queue = wanted.queue COLLATE "C" AND q.key = '' AND q.due AND q.at <= {now}
+                AND q.flow = ANY(%(flows)b::text[]) AND q.run <> ALL(%(damaged)b::bigint[])
+                AND (r.until IS NULL OR r.until <= now())
+            ORDER BY q.priority DESC, q.at, q.run LIMIT %(limit)s
+            FOR NO KEY UPDATE OF q, r SKIP LOCKED
+        ) AS ready"""
+    ),
+    # And of runs whose turn depends on what is at work: under the lock of their queue they are counted, looked at, and
+    # then locked.
+    "at_work": sql.SQL(
+        """SELECT queue, key, count(*) FROM {queued}
+        WHERE queue = ANY(%(queues)b::text[]) AND lives > 0 AND NOT due AND at <= {now} GROUP BY queue, key"""
+    ),
+    "keys": sql.SQL(
+        """WITH RECURSIVE keys (key, number) AS (
+            SELECT (
+                SELECT min(q.key) FROM {queued} q WHERE q.queue = %(queue)b::text AND q.due AND q.key >= %(low)b::text
+            ), 1
+            UNION ALL
+            SELECT (
+                SELECT min(q.key) FROM {queued} q WHERE q.queue = %(queue)b::text AND q.due AND q.key > k.key
+            ), k.number + 1
+            FROM keys k WHERE k.key IS NOT NULL AND k.number < %(most)s
+        )
+        SELECT key FROM keys WHERE key IS NOT NULL"""
+    ),
+    "next": sql.SQL(
+        """SELECT next.* FROM unnest(%(queues)b::text[], %(keys)b::text[]) AS wanted (queue, key) CROSS JOIN LATERAL (
+            SELECT q.run, q.queue, q.flow, q.at, q.priority, q.key FROM {queued} q JOIN {runs} r ON r.id = q.run
+            WHERE q.queue = wanted.queue COLLATE "C" AND q.key = wanted.key COLLATE "C" AND q.due AND q.at <= {now}
+                AND q.flow = ANY(%(flows)b::text[]) AND q.run <> ALL(%(damaged)b::bigint[])
+                AND (r.until IS NULL OR r.until <= now())
+            ORDER BY q.priority DESC, q.at, q.run LIMIT %(limit)s
+        ) AS next"""
+    ),
+    "chosen": sql.SQL(
+        """SELECT ready.*, EXISTS (SELECT 1 FROM {signals} s WHERE s.run = ready.run), nextval({ticks_name}), {now}
+        FROM (
+            SELECT {place} WHERE q.run = ANY(%(chosen)b::bigint[]) AND q.due AND q.at <= {now}
+                AND (r.until IS NULL OR r.until <= now())
+            FOR NO KEY UPDATE OF q, r SKIP LOCKED
         ) AS ready"""
     ),
     "claim": sql.SQL(
@@ -301,32 +354,38 @@ _PLAIN = {
             UPDATE {runs} r SET fence = g.fence, crc = g.crc, until = now() + %(ttl)s::float8 * interval '1 second'
             FROM given g WHERE r.id = g.id
         )
-        UPDATE {queued} q SET fence = g.fence, lives = g.lives FROM given g WHERE q.run = g.id"""
+        UPDATE {queued} q SET fence = g.fence, lives = g.lives, due = false FROM given g WHERE q.run = g.id"""
     ),
     # With the row of its run locked before, no signal comes in between.
     "enqueue": sql.SQL(
-        """INSERT INTO {queued} AS old (run, queue, flow, at, priority, crc, lives, fence)
-        SELECT each.run, each.queue, each.flow,
-            CASE WHEN EXISTS (SELECT 1 FROM {signals} s WHERE s.run = each.run) THEN least(each.at, {now})
-                ELSE each.at END,
-            each.priority, each.crc, 0, 0
+        """INSERT INTO {queued} AS old (run, queue, flow, at, priority, crc, lives, fence, key, due)
+        SELECT each.run, each.queue, each.flow, since.at, each.priority, each.crc, coalesce(was.lives, 0), 0, each.key,
+            coalesce(since.at <= {now}, false)
         FROM unnest(
             %(runs)b::bigint[], %(queues)b::text[], %(flows)b::text[], %(ats)b::float8[], %(priorities)b::bigint[],
-            %(crcs)b::bigint[]
-        ) AS each (run, queue, flow, at, priority, crc)
+            %(crcs)b::bigint[], %(keys)b::text[], %(given_up)b::boolean[]
+        ) AS each (run, queue, flow, at, priority, crc, key, given_up)
+        LEFT JOIN {queued} was ON was.run = each.run AND NOT each.given_up
+        CROSS JOIN LATERAL (
+            SELECT CASE WHEN EXISTS (SELECT 1 FROM {signals} s WHERE s.run = each.run) THEN least(each.at, {now})
+                ELSE each.at END
+        ) AS since (at)
         ON CONFLICT (run) DO UPDATE SET queue = excluded.queue, flow = excluded.flow, at = excluded.at,
-            priority = excluded.priority, crc = excluded.crc"""
+            priority = excluded.priority, crc = excluded.crc, lives = excluded.lives, key = excluded.key,
+            due = excluded.due"""
     ),
-    "wake": sql.SQL("UPDATE {queued} SET at = {now} WHERE run = ANY(%(ids)b::bigint[]) AND (at IS NULL OR at > {now})"),
+    "wake": sql.SQL(
+        "UPDATE {queued} SET at = {now}, due = true WHERE run = ANY(%(ids)b::bigint[]) AND (at IS NULL OR at > {now})"
+    ),
     "queues": sql.SQL(
-        """SELECT queue, flow, priority, crc, count(*) FILTER (WHERE place = 'owned'),
+        """SELECT queue, flow, priority, key, crc, count(*) FILTER (WHERE place = 'owned'),
             count(*) FILTER (WHERE place = 'ready'), count(*) FILTER (WHERE place = 'waiting'),
             min(at) FILTER (WHERE place = 'ready')
         FROM (
-            SELECT q.queue, q.flow, q.priority, q.crc, q.at,
+            SELECT q.queue, q.flow, q.priority, q.key, q.crc, q.at,
                 CASE WHEN r.until > now() THEN 'owned' WHEN q.at <= {now} THEN 'ready' ELSE 'waiting' END AS place
             FROM {queued} q JOIN {runs} r ON r.id = q.run
-        ) AS placed GROUP BY queue, flow, priority, crc ORDER BY queue, flow"""
+        ) AS placed GROUP BY queue, flow, priority, key, crc ORDER BY queue, flow"""
     ),
     "signal": sql.SQL(
         """SELECT s.number FROM {signals} s JOIN {runs} r ON r.id = s.run
@@ -370,7 +429,7 @@ _PLAIN = {
             AND NOT EXISTS (SELECT 1 FROM {uses} u WHERE u.sha256 = b.sha256)"""
     ),
     # shared budgets; a row that is not there yet is locked too
-    "lock_budgets": sql.SQL("SELECT pg_advisory_xact_lock(each) FROM unnest(%(locks)b::bigint[]) AS each"),
+    "lock": sql.SQL("SELECT pg_advisory_xact_lock(each) FROM unnest(%(locks)b::bigint[]) AS each"),
     "find_budgets": sql.SQL(
         """SELECT b.name, b.period, b.crc, b.body
         FROM unnest(%(names)b::text[], %(periods)b::text[]) AS each (name, period)
@@ -445,6 +504,7 @@ def statements_of(schema: str) -> Statements:
     names["ticks_name"] = sql.Literal(f'"{schema}"."ticks"')
     # What queues go by: the server's clock, as it was when the transaction began.
     names["now"] = sql.SQL("extract(epoch FROM now())::float8")
+    names["place"] = _PLACE.format(**names)
 
     def made(*parts: sql.SQL) -> bytes:
         return sql.Composed([part.format(**names) for part in parts]).as_bytes(None)

@@ -21,6 +21,7 @@ from postgres_proxy import proxy_of
 from postgres_server import PostgresServer
 
 from noetic_py.checkpoints import BudgetChange, Claim, Head, Queued, Signal, Transaction
+from noetic_py.checkpoints.turns import ClaimRequest
 from noetic_py.errors import CorruptRecord, StoreUnavailable
 from tests.properties.checks import FULL
 from tests.servers.cutting_proxy import How
@@ -31,7 +32,12 @@ pytestmark = pytest.mark.anyio
 
 NOW = Queued("jobs", "flow")
 LATER = evolve(NOW, at=None)
-_BEFORE_BUDGETS = "DROP TABLE {0}.budgets; UPDATE {0}.store SET version = 2"
+_BEFORE_KEYS = """
+    ALTER TABLE {0}.queued DROP COLUMN key, DROP COLUMN due;
+    CREATE INDEX queued_by_turn ON {0}.queued (queue, priority DESC, at, run) WHERE at IS NOT NULL;
+    UPDATE {0}.store SET version = 3
+"""
+_BEFORE_BUDGETS = _BEFORE_KEYS + "; DROP TABLE {0}.budgets; UPDATE {0}.store SET version = 2"
 _BEFORE_QUEUES = (
     "DROP TABLE {0}.budgets; DROP TABLE {0}.queued; DROP TABLE {0}.signals; UPDATE {0}.store SET version = 1"
 )
@@ -63,9 +69,10 @@ def test_a_claim_is_planned_once_for_a_connection(server: PostgresServer, schema
     link = Link(address, statements_of(schema), lambda _: None, seconds=30.0)
     link.prepare()
     store = PostgresStore(link, numbers=Numbers(), threshold=1_000)
+    wanted = ClaimRequest(["jobs"], frozenset(["flow"]), 600.0, 10, {})
     for _ in range(20):
-        assert store.claim(["jobs"], ["flow"], 600.0, 10, datetime.now(UTC)) == []
-    query = b"SELECT generic_plans > 10, custom_plans FROM pg_prepared_statements WHERE statement LIKE '%priorities%'"
+        assert store.claim(wanted, datetime.now(UTC)) == []
+    query = b"SELECT generic_plans > 10, custom_plans FROM pg_prepared_statements WHERE statement LIKE '%q.key = %'"
     assert link.rows(query) == [(True, 0)]
     assert link.rows(b"SHOW plan_cache_mode") == [("auto",)]
     link.connection.close()
@@ -268,8 +275,10 @@ async def test_pruned_runs_leave_nothing(server: PostgresServer, schema: str) ->
             assert server.query(f"SELECT count(*) FROM {schema}.{table}") == [(0,)]
 
 
-@pytest.mark.parametrize("before", [_BEFORE_QUEUES, _BEFORE_BUDGETS], ids=["1", "2"])
-async def test_tables_of_an_earlier_release(server: PostgresServer, before: str) -> None:
+@pytest.mark.parametrize(
+    ("before", "queued"), [(_BEFORE_QUEUES, ["s"]), (_BEFORE_BUDGETS, ["r", "s"]), (_BEFORE_KEYS, ["r", "s"])]
+)
+async def test_tables_of_an_earlier_release(server: PostgresServer, before: str, queued: list[str]) -> None:
     columns = (
         "SELECT table_name, column_name, data_type FROM information_schema.columns"
         " WHERE table_schema = %s ORDER BY table_name, ordinal_position"
@@ -290,7 +299,7 @@ async def test_tables_of_an_earlier_release(server: PostgresServer, before: str)
             assert await journal(backends[0], "r") == [b"r"]
             await submit(backends[1], "s")
             assert await backends[2].send("s", "k", b"x")
-            assert (await claim(backends[3]))[-1].lease.run_id == "s"
+            assert [each.lease.run_id for each in await claim(backends[3])] == queued
             assert list(await backends[0].budgets()) == []
         assert server.query(columns, schema) == made
         assert server.query(f"SELECT version FROM {schema}.store") == [(VERSION,)]

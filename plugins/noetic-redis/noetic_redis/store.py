@@ -24,6 +24,7 @@ from noetic_py.checkpoints.checks import (
 )
 from noetic_py.checkpoints.contract import Scope
 from noetic_py.checkpoints.server import PackedTransaction
+from noetic_py.checkpoints.turns import MOST_KEYS, ClaimRequest
 from noetic_py.errors import CorruptRecord, NoeticError
 from noetic_py.journal.stored import (
     BudgetChange,
@@ -32,6 +33,7 @@ from noetic_py.journal.stored import (
     Head,
     Lease,
     Queued,
+    QueueLimits,
     QueueStats,
     Record,
     RunEntry,
@@ -50,7 +52,7 @@ _PAGE_BYTES = 16 * 1024 * 1024
 # The work of one script, limited so that the server can serve other clients.
 _READ, _LISTED, _SCANNED, _PRUNED, _CLAIMED = 2000, 100, 200, 25, 200
 # How many words a claim has.
-_WORDS = 9
+_WORDS = 10
 # Ten years.
 _LONGEST = 3e8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -207,12 +209,13 @@ class RedisStore:
         """The server's clock."""
         return _seconds(self._link.read("clock"))
 
-    def claim(
-        self, queues: Sequence[str], flows: Collection[str], ttl: float, limit: int, now: datetime
-    ) -> Sequence[Claim]:
+    def claim(self, wanted: ClaimRequest, now: datetime) -> Sequence[Claim]:
         """Become the owner of queued runs."""
-        most = min(limit, _CLAIMED)
-        words = self._link.write("claim", _micros(ttl), most, len(queues), *queues, *flows)
+        limits = [wanted.limits.get(queue, QueueLimits()) for queue in wanted.queues]
+        counts = ["" if each is None else each for one in limits for each in (one.concurrency, one.per_key)]
+        most = min(wanted.limit, _CLAIMED)
+        given = (MOST_KEYS, len(wanted.queues), *wanted.queues, *counts, *wanted.flows)
+        words = self._link.write("claim", _micros(wanted.ttl), most, *given)
         return [_claim(words[at : at + _WORDS], _seconds(words[1])) for at in range(2, len(words), _WORDS)]
 
     def queues(self, now: datetime) -> Sequence[QueueStats]:
@@ -352,7 +355,7 @@ def _refused(what: Transaction, why: str, found: str) -> NoeticError:
 def _queued(queued: Queued | None) -> list[Argument]:
     if queued is None:
         return []
-    return ["" if queued.at is None else _moment(queued.at), queued.priority, queued.queue, queued.flow]
+    return ["" if queued.at is None else _moment(queued.at), queued.priority, queued.queue, queued.flow, queued.key]
 
 
 def _sent(signal: Signal) -> list[Argument]:
@@ -371,8 +374,8 @@ def _change(change: BudgetChange) -> list[Argument]:
 
 def _claim(words: Sequence[str], now: float) -> Claim:
     fence, position, lives, at, priority, signals, *names = words
-    run_id, queue, flow = (bytes.fromhex(name).decode() for name in names)
-    queued = Queued(queue, flow, _seconds(at), int(priority))
+    run_id, queue, flow, key = (bytes.fromhex(name).decode() for name in names)
+    queued = Queued(queue, flow, _seconds(at), int(priority), key[1:])
     return Claim(Lease(run_id, int(fence), int(position)), queued, int(lives), now, signals != "0")
 
 

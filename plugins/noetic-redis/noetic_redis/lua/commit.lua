@@ -122,6 +122,7 @@ local function enqueue(each)
     end
     if first < each.signals then
         local place = {at = arg(first), priority = arg(first + 1), queue = arg(first + 2), flow = arg(first + 3)}
+        place.key = arg(first + 4)
         place.lives = run.place and run.place.lives or '0'
         -- A signal that was not read wakes it at once.
         if is_asleep(place, time) and redis.call('EXISTS', key('inbox', n)) == 1 then

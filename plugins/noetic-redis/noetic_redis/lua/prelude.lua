@@ -88,19 +88,29 @@ local function run_checksum(n, run)
     return checksum('run', n, unpack(parts))
 end
 
-local PLACE = {'at', 'priority', 'lives', 'queue', 'flow'}
+local PLACE = {'at', 'priority', 'lives', 'queue', 'flow', 'key'}
+
+-- What has the ready runs of one key: a queue, a flow, and the key, which most runs have none of.
+local function lane_of(place)
+    local lane = place.queue .. '\n' .. place.flow
+    return place.key == '' and lane or lane .. '\n' .. place.key
+end
 
 local function place_checksum(n, place)
-    return checksum('place', n, place.at, place.priority, place.lives, place.queue, place.flow)
+    local parts = {'place', n, place.at, place.priority, place.lives, place.queue, place.flow}
+    if place.key ~= '' then
+        parts[#parts + 1] = place.key
+    end
+    return checksum(unpack(parts))
 end
 
 -- A run's place in a queue is a field of the run: the time from which on it may be claimed, or nothing, the priority,
 -- how many owners in a row have claimed it, a checksum, and the names, which hold no control characters.
 local function read_place(n, stored)
-    local at, priority, lives, sum, queue, flow = string.match(
-        stored, '^(%d*) (-?%d+) (%d+) (%x+) ([^\n]+)\n([^\n]+)$'
+    local at, priority, lives, sum, queue, flow, own = string.match(
+        stored, '^(%d*) (-?%d+) (%d+) (%x+) ([^\n]+)\n([^\n]+)\n?([^\n]*)$'
     )
-    local place = {at = at, priority = priority, lives = lives, queue = queue, flow = flow}
+    local place = {at = at, priority = priority, lives = lives, queue = queue, flow = flow, key = own}
     if not at or sum ~= place_checksum(n, place) then
         fail('corrupt')
     end
@@ -147,23 +157,39 @@ local function held(run, time)
     return run['until'] ~= '' and tonumber(run['until']) > time
 end
 
--- Queues. A claim looks at lanes, which are a queue and a flow each. In one of a lane's indexes each run stands with its
--- turn: in `owned` by when its lease ends, in `asleep` by its time, and in `ready`. Claims move turns between them when the
--- time has come, so what sleeps or has an owner costs a claim nothing.
-local INDEXES = {'ready', 'asleep', 'owned'}
+-- Queues. A claim looks at what waits for a flow in a queue. In an index of these two each run stands with its turn: in
+-- `owned` by when its lease ends, in `asleep` by its time; or, by its lane, in `ready`. In `keys` stand the keys that have
+-- ready runs, by when one of them was claimed last. Claims move turns when the time has come, so what sleeps or has an
+-- owner costs a claim nothing.
+local function part_of(place)
+    return redis.sha1hex(place.queue .. '\n' .. place.flow)
+end
 
-local function lane_of(place)
-    return place.queue .. '\n' .. place.flow
+local function ready_of(place)
+    return key('ready', redis.sha1hex(lane_of(place)))
+end
+
+-- A run comes into the index of those that are ready.
+local function make_ready(place, turn, time)
+    redis.call('ZADD', ready_of(place), 0, turn)
+    if place.key ~= '' then
+        redis.call('ZADD', key('keys', part_of(place)), 'NX', time, place.key)
+    end
 end
 
 local function padded(value, width)
     return string.rep('0', width - #value) .. value
 end
 
--- Turns are digits that sort as texts: the priority, the highest first, the time, or nines, and the run's number.
+-- Turns sort as texts: the priority, the highest first, the time, or nines, and the run's number; behind these digits the
+-- key.
 local function turn_of(n, place)
     local at = place.at == '' and string.rep('9', 18) or padded(place.at, 18)
-    return padded(text(1000000 - place.priority), 7) .. at .. padded(n, 16)
+    return padded(text(1000000 - place.priority), 7) .. at .. padded(n, 16) .. place.key
+end
+
+local function turn_key(turn)
+    return string.sub(turn, 42)
 end
 
 local function turn_time(turn)
@@ -178,29 +204,36 @@ end
 -- that it had. The first write takes memory, so that a server without any refuses it.
 local function stand(n, run, time, old)
     local place = run.place
-    local lane, before = place and lane_of(place), old and lane_of(old)
+    local lane = place and place.queue .. '\n' .. place.flow
     if lane then
         redis.call('ZADD', key('lanes'), 0, lane)
     end
-    if before then
-        local part = redis.sha1hex(before)
-        local left = 0
-        for _, name in ipairs(INDEXES) do
-            redis.call('ZREM', key(name, part), turn_of(n, old))
-            left = left + redis.call('EXISTS', key(name, part))
+    if old then
+        local before, part, turn, ready = old.queue .. '\n' .. old.flow, part_of(old), turn_of(n, old), ready_of(old)
+        redis.call('ZREM', key('asleep', part), turn)
+        redis.call('ZREM', key('owned', part), turn)
+        redis.call('ZREM', ready, turn)
+        if old.key ~= '' and redis.call('EXISTS', ready) == 0 then
+            redis.call('ZREM', key('keys', part), old.key)
         end
-        if left == 0 and before ~= lane then
-            redis.call('ZREM', key('lanes'), before)
+        if before ~= lane then
+            local left = redis.call(
+                'EXISTS', key('asleep', part), key('owned', part), key('ready', part), key('keys', part)
+            )
+            if left == 0 then
+                redis.call('ZREM', key('lanes'), before)
+            end
         end
     end
-    if lane then
-        local turn, name, score = turn_of(n, place), 'ready', 0
+    if place then
+        local turn, part = turn_of(n, place), part_of(place)
         if held(run, time) then
-            name, score = 'owned', run['until']
+            redis.call('ZADD', key('owned', part), run['until'], turn)
         elseif is_asleep(place, time) then
-            name, score = 'asleep', text(turn_time(turn))
+            redis.call('ZADD', key('asleep', part), text(turn_time(turn)), turn)
+        else
+            make_ready(place, turn, text(time))
         end
-        redis.call('ZADD', key(name, redis.sha1hex(lane)), score, turn)
     end
 end
 

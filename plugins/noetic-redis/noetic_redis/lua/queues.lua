@@ -3,7 +3,7 @@ local time, rows = now(), {}
 local soon = text(time)
 for _, lane in ipairs(redis.call('ZRANGE', key('lanes'), 0, -1)) do
     local part, since = redis.sha1hex(lane), nil
-    local ready, asleep, owned = key('ready', part), key('asleep', part), key('owned', part)
+    local asleep, owned = key('asleep', part), key('owned', part)
     local queue, flow = string.match(lane, '^([^\n]+)\n([^\n]+)$')
     if not queue then
         fail('corrupt')
@@ -13,13 +13,22 @@ for _, lane in ipairs(redis.call('ZRANGE', key('lanes'), 0, -1)) do
         since = math.min(since or at, at)
     end
 
-    local may = redis.call('ZCARD', ready) + redis.call('ZCOUNT', asleep, '-inf', soon)
+    local may = redis.call('ZCOUNT', asleep, '-inf', soon)
     local waiting = redis.call('ZCOUNT', asleep, '(' .. soon, '+inf')
-    -- Of each priority the first run is the one that has waited longest.
-    local turn = redis.call('ZRANGEBYLEX', ready, '-', '+', 'LIMIT', 0, 1)[1]
-    while turn do
-        waits_since(turn_time(turn))
-        turn = redis.call('ZRANGEBYLEX', ready, '(' .. string.sub(turn, 1, 7) .. ':', '+', 'LIMIT', 0, 1)[1]
+
+    local function see(ready)
+        may = may + redis.call('ZCARD', ready)
+        -- Of each priority the first run is the one that has waited longest.
+        local turn = redis.call('ZRANGEBYLEX', ready, '-', '+', 'LIMIT', 0, 1)[1]
+        while turn do
+            waits_since(turn_time(turn))
+            turn = redis.call('ZRANGEBYLEX', ready, '(' .. string.sub(turn, 1, 7) .. ':', '+', 'LIMIT', 0, 1)[1]
+        end
+    end
+
+    see(key('ready', part))
+    for _, own in ipairs(redis.call('ZRANGE', key('keys', part), 0, -1)) do
+        see(ready_of({queue = queue, flow = flow, key = own}))
     end
     local first = redis.call('ZRANGEBYSCORE', asleep, '-inf', soon, 'WITHSCORES', 'LIMIT', 0, 1)[2]
     if first then
