@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from noetic_py.engine.run import RunPlan
     from noetic_py.engine.state import Run
 
-    PlanRun: TypeAlias = Callable[[AnyStep, object, object, None, Mapping[str, Any]], tuple[Run, RunPlan]]
+    PlanRun: TypeAlias = Callable[[AnyStep, object, object, None, Mapping[str, object]], tuple[Run, RunPlan]]
     """Makes a run of a step, its input, its state and its options, and a plan of how it begins."""
     StoreQueued: TypeAlias = Callable[[Run, RunPlan, Queued], Awaitable[str]]
     """Stores the beginning of a run that a worker carries out."""

@@ -69,7 +69,7 @@ class Snapshot(Generic[O_co]):
     iteration: int
     output: O_co
 
-    def __init__(self, ctx: AnyContext, iteration: int, outputs: deque[Any], output: O_co) -> None:
+    def __init__(self, ctx: AnyContext, iteration: int, outputs: deque[O_co], output: O_co) -> None:
         self._ctx = ctx
         self._outputs = outputs
         self.iteration = iteration

@@ -17,6 +17,7 @@ from noetic_py.errors import ConfigError, ModelError, NoeticError
 
 if TYPE_CHECKING:
     from noetic_py.context.artifacts import ArtifactScope
+    from noetic_py.context.context import Context
     from noetic_py.context.step import AnyStep, Step
     from noetic_py.core.items import FunctionCall, FunctionCallOutput
     from noetic_py.models.model import ModelRequest, ModelResponse
@@ -197,7 +198,7 @@ class HookContext(ReadView[M_co, S_co]):
 
     effects: Effects
 
-    def __init__(self, ctx: Any) -> None:
+    def __init__(self, ctx: Context[M_co, S_co]) -> None:
         super().__init__(ctx)
         self.effects = Effects()
 

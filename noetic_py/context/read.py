@@ -151,7 +151,7 @@ class Services:
             self._found.update(layer)
 
     @property
-    def by_type(self) -> Mapping[type[Any], object]:
+    def by_type(self) -> Mapping[type[object], object]:
         """All of them."""
         return self._found
 

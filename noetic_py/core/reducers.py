@@ -136,7 +136,7 @@ def by_key(values: Reducer = last) -> Reducer:
 
 
 @lru_cache(512)
-def reducers_of(kind: Any) -> Mapping[str, Reducer]:
+def reducers_of(kind: type[object]) -> Mapping[str, Reducer]:
     """The reducers that a class declares for its fields."""
     declared: Mapping[str, Any] = kind.reducers if issubclass(kind, StateBag) else {}
     found = {name: each for name, each in declared.items() if isinstance(each, Reducer)}
@@ -187,7 +187,7 @@ def join(base: object, mine: object, theirs: object) -> Any:
     return _one(base, mine, theirs, None, "")
 
 
-def join_declared(base: object, mine: object, theirs: object) -> Any:
+def join_declared(base: object, mine: object, theirs: object) -> object:
     """`theirs` with what `mine` has made of the fields that have a reducer; all other fields stay.
 
     Raises:

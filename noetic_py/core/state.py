@@ -404,17 +404,18 @@ _BY_KEY: frozenset[object] = frozenset({dict, StateBag})
 _CONTAINERS: frozenset[object] = frozenset({list, dict, set})
 
 
-def copy_state(state: object) -> Any:
+def copy_state(state: T) -> T:
     """A deep copy of a state object.
 
     Raises:
         ConfigError: It holds something that cannot be copied; code `"state-copy"`.
         LimitExceeded: It is nested too deep.
     """
-    if isinstance(state, _ATOMS):
+    # `isinstance` would narrow the type for what follows.
+    if issubclass(class_of(state), _ATOMS):
         return state
     try:
-        copied = _copy_flat(state, {})
+        copied: T | None = _copy_flat(state, {})
         return copy.deepcopy(state) if copied is None else copied
     except Exception as error:
         raise _not_copied(state, error) from error
@@ -430,7 +431,7 @@ def _not_copied(state: object, error: Exception) -> NoeticError:
     )
 
 
-def share_state(state: object, how: Share) -> Any:
+def share_state(state: T, how: Share) -> T:
     """The state object for another context: itself, a copy that shares its values, a deep copy, or a new one.
 
     Raises:
@@ -445,11 +446,12 @@ def share_state(state: object, how: Share) -> Any:
         return copy_state(state)
     kind = class_of(state)
     try:
-        return kind()
+        made: T = kind()
     except TypeError as error:
         raise ConfigError(
             f"a new {kind.__name__} cannot be made: {error}", code="state-new", hint="give its fields defaults"
         ) from error
+    return made
 
 
 def _copy_flat(state: Any, originals: dict[int, object]) -> Any:
@@ -547,7 +549,7 @@ class SavedState:
 
     __slots__ = ("_originals", "copied")
 
-    def __init__(self, state: Any) -> None:
+    def __init__(self, state: object) -> None:
         self._originals: dict[int, object] = {}
         memo: dict[int, Any] = {}
         try:

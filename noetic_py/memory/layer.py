@@ -293,7 +293,7 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
     """Whether `before_tool_call` comes behind those of all other layers, so that none changes what it has judged.
 
     A resumed run calls it again before it makes a call: what it refuses by then is not made."""
-    views: ClassVar[tuple[type[Any], ...]] = ()
+    views: ClassVar[tuple[type[object], ...]] = ()
     """Classes besides the layer's own by which a parameter of a tool asks for it, as in `Inject[View]`."""
     distributed: ClassVar[bool] = False
     """Whether other machines see its data, so that the backend has to be shared too."""
@@ -311,14 +311,14 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
     # -- what it can reach
 
     @property
-    def alias(self) -> Any:
+    def alias(self) -> object:
         """The class with its brackets, such as `ContextPool[Doc]`, or `None`; for the library's own use."""
         own = self.__dict__.get("__orig_class__")
         bundle, name = self.__dict__.get("_field", (None, ""))
         return own or _annotated(bundle, name)
 
     @property
-    def state_type(self) -> Any:
+    def state_type(self) -> object:
         """The type of the state: what the layer's class says, filled in by brackets behind the class.
 
         Those of the instance count, as in `ContextPool[Doc]()`, and otherwise those of the bundle's field, as in
@@ -617,14 +617,14 @@ class Needs(Generic[L]):
 
     def __init__(self, kind: type[L], /) -> None:
         # A class with brackets is for type checkers; a layer is known by its class alone.
-        given: object = get_origin(kind) or kind
+        given: type[L] = get_origin(kind) or kind
         if not _is_layer_class(given):
             raise ConfigError(
                 f"Needs({kind!r:.60}) is not valid; expected the class of a memory layer",
                 code="layer-needs",
                 hint="facts = Needs(Facts)",
             )
-        self.kind: type[object] = given
+        self.kind: type[L] = given
         self.name: str = ""
 
     def __set_name__(self, owner: type[object], name: str) -> None:
@@ -634,7 +634,7 @@ class Needs(Generic[L]):
     def __get__(self, layer: None, owner: type[object]) -> Needs[L]: ...
     @overload
     def __get__(self, layer: AnyLayer, owner: type[object]) -> L: ...
-    def __get__(self, layer: AnyLayer | None, owner: type[object]) -> Any:
+    def __get__(self, layer: AnyLayer | None, owner: type[object]) -> Needs[L] | L:
         """The other layer, as the step sees it in which the layer is used.
 
         Raises:
@@ -642,7 +642,7 @@ class Needs(Generic[L]):
         """
         return self if layer is None else self.find(layer.ctx.memory, layer)
 
-    def find(self, memory: Memory, layer: AnyLayer) -> Any:
+    def find(self, memory: Memory, layer: AnyLayer) -> L:
         """The other layer in a bundle.
 
         Args:
@@ -801,14 +801,18 @@ def check_memory(memory: Memory) -> None:
 
 def _check_needs(layer: AnyLayer, memory: Memory) -> None:
     for name, value in vars(layer).items():
-        if isinstance(value, Needs):
+        if _is_need(value):
             hint = f"without an annotation: {name} = Needs({value.kind.__name__})"
             raise _wrong(layer, f"{name} is annotated, so it is a setting and not a needed layer", "needs", hint)
     # A class below may have put something else in the place of one.
     found = {name: value for base in reversed(type(layer).__mro__) for name, value in vars(base).items()}
     for value in found.values():
-        if isinstance(value, Needs):
+        if _is_need(value):
             value.find(memory, layer)
+
+
+def _is_need(value: object) -> TypeIs[Needs[AnyLayer]]:
+    return isinstance(value, Needs)
 
 
 # A layer's functions are tools, and providers allow no other letters in the name of one.

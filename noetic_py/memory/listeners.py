@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Final, Generic, get_type_hints, overload
 from weakref import WeakKeyDictionary
 
@@ -328,14 +329,14 @@ class Listener:
         """Whether the listener gets events of a layer with these tags."""
         return isinstance(event, self.event) and (not self.tags or not self.tags.isdisjoint(tags))
 
-    async def notify(self, event: Any) -> None:
+    async def notify(self, event: LayerEvent) -> None:
         """Run the function for an event.
 
         Raises:
             TypeError: It needs a layer by a keyword, and the queue or the pool is in no run.
         """
         values = event.values() if self._spread else (event,)
-        filled = _filled(self._injected, event.layer) if self._injected else {}
+        filled = _filled(self._injected, event) if self._injected else {}
         if not self.lock:
             await self.fn(*values, **filled)
             return
@@ -359,11 +360,11 @@ def _lock_of(listener: Listener) -> anyio.Lock:
     return found
 
 
-def _filled(injected: tuple[Injected, ...], layer: Any) -> dict[str, object]:
+def _filled(injected: tuple[Injected, ...], event: Any) -> dict[str, object]:
     from noetic_py.memory.routing import inject_layer
 
     try:
-        memory = layer.ctx.memory
+        memory = event.layer.ctx.memory
     except NoContextError:
         return {}
     found = {each.name: inject_layer(memory, each.name, each.type, each.hint) for each in injected}
@@ -373,11 +374,13 @@ def _filled(injected: tuple[Injected, ...], layer: Any) -> dict[str, object]:
 class Attach(Generic[E]):
     """The decorator that `on(...)` returns: it makes a listener of a function and attaches it."""
 
-    __slots__ = ("_attach", "_options")
+    __slots__ = ("_attach", "_make")
 
-    def __init__(self, attach: Callable[[Listener], None], options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, attach: Callable[[Listener], None], make: Callable[[Callable[..., Awaitable[object]]], Listener]
+    ) -> None:
         self._attach = attach
-        self._options = options
+        self._make = make
 
     @overload
     def __call__(self, fn: Callable[[Any, Any], Awaitable[object]], /) -> Listener: ...
@@ -386,7 +389,7 @@ class Attach(Generic[E]):
     @overload
     def __call__(self, fn: Callable[Concatenate[E, ...], Awaitable[object]], /) -> Listener: ...
     def __call__(self, fn: Callable[..., Awaitable[object]], /) -> Listener:
-        made = make_listener(fn, **self._options)
+        made = self._make(fn)
         self._attach(made)
         return made
 
@@ -415,7 +418,7 @@ class Listeners:
         Raises:
             ConfigError: It is not async, or takes neither the event nor its values; code `"layer-listener"`.
         """
-        return Attach(self.append, {"event": event, "name": name, "lock": lock, "tags": tags})
+        return Attach(self.append, partial(make_listener, event=event, name=name, lock=lock, tags=tags))
 
     def append(self, listener: Listener) -> None:
         """Attach a listener; one that is attached already is not called twice.
@@ -461,7 +464,7 @@ EVERYWHERE: Final = Listeners()
 """Listeners of all queues and pools, called after those of the layer itself: `@EVERYWHERE.on(Appended)`."""
 
 
-async def notify(event: Any, listeners: Listeners, tags: Iterable[str]) -> None:
+async def notify(event: LayerEvent, listeners: Listeners, tags: Iterable[str]) -> None:
     """Tell the listeners of a layer of an event, and then those of all layers, each function once.
 
     One that is attached or detached meanwhile counts from the next event on.
@@ -477,7 +480,7 @@ async def notify(event: Any, listeners: Listeners, tags: Iterable[str]) -> None:
 
 
 def make_listener(
-    fn: Callable[..., Any], *, event: type[LayerEvent], name: str | None, lock: bool, tags: Iterable[str]
+    fn: Callable[..., Awaitable[object]], *, event: type[LayerEvent], name: str | None, lock: bool, tags: Iterable[str]
 ) -> Listener:
     """Make a listener of a function, or of what another listener runs.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 from attrs import frozen
 
@@ -12,6 +12,8 @@ from noetic_py.errors import CodecError, ConfigError
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
+
+T = TypeVar("T")
 
 
 class Scope(Enum):
@@ -163,6 +165,10 @@ class LayerStorage:
         # A tuple in columns of its own: whatever an id contains, no two of these meet.
         self._scope: tuple[str, ...] = place_of(namespace, layer=layer, scope=scope, owner=owner, run_id=run_id)
 
+    @overload
+    async def get(self, key: str, type: type[T]) -> T | None: ...
+    @overload
+    async def get(self, key: str, type: object = ...) -> Any: ...
     async def get(self, key: str, type: object = object) -> Any:
         """The value of a key as a type, `None` when it has none.
 
@@ -172,6 +178,10 @@ class LayerStorage:
         """
         return (await self.get_versioned(key, type))[0]
 
+    @overload
+    async def get_versioned(self, key: str, type: type[T]) -> tuple[T | None, int]: ...
+    @overload
+    async def get_versioned(self, key: str, type: object = ...) -> tuple[Any, int]: ...
     async def get_versioned(self, key: str, type: object = object) -> tuple[Any, int]:
         """The value of a key, and its version, which is 0 where there is none; for `put(..., expected=...)`.
 
@@ -203,6 +213,12 @@ class LayerStorage:
         """
         return await self._backend.remove(self._scope, key, expected=expected)
 
+    @overload
+    async def scan(self, type: type[T], *, after: str | None = ..., limit: int = ...) -> Sequence[tuple[str, T]]: ...
+    @overload
+    async def scan(
+        self, type: object = ..., *, after: str | None = ..., limit: int = ...
+    ) -> Sequence[tuple[str, Any]]: ...
     async def scan(
         self, type: object = object, *, after: str | None = None, limit: int = 100
     ) -> Sequence[tuple[str, Any]]:

@@ -245,7 +245,15 @@ class _Packed:
             piece = self._object.decompress(self._object.unconsumed_tail, _PIECE) if len(piece) == _PIECE else b""
 
 
-async def end_reading(response: Any, chunks: AsyncIterator[object]) -> None:
+class ClosableResponse(Protocol):
+    """A response, or its stream."""
+
+    def aclose(self) -> Awaitable[object]:
+        """Close it."""
+        ...
+
+
+async def end_reading(response: ClosableResponse, chunks: AsyncIterator[object]) -> None:
     """Close a response, also one that was left in the middle.
 
     Args:

@@ -65,7 +65,7 @@ class AnswerReading(ABC):
     def response(self) -> ModelResponse:
         """The whole answer, once `complete`."""
 
-    def check(self, event: Mapping[str, Any]) -> None:
+    def check(self, event: Mapping[str, object]) -> None:
         """Raise `ProviderError` for an event that carries an error."""
         if event.get("error"):
             raise ProviderError(event["error"])
@@ -149,7 +149,7 @@ class AnswerStream:
 class ProviderEvents(Protocol):
     """The events of one response of a provider."""
 
-    async def next(self) -> Mapping[str, Any] | None:
+    async def next(self) -> Mapping[str, object] | None:
         """The next event, `None` at the end of the stream.
 
         Raises:

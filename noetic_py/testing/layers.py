@@ -114,7 +114,7 @@ class LayerContract(Generic[L]):
     async def use(self, layer: L, text: str) -> None:
         """Let the layer take a text in, as a program would; what it takes in by hooks alone needs nothing here."""
 
-    def older(self) -> Sequence[tuple[int | str, Any]]:
+    def older(self) -> Sequence[tuple[int | str, object]]:
         """States that earlier versions of the layer have stored, as plain data, each behind its version."""
         return ()
 

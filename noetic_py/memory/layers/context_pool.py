@@ -86,7 +86,7 @@ class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
     """
 
     keyed: ClassVar[bool] = True
-    views: ClassVar[tuple[type[Any], ...]] = (CatalogueView,)
+    views: ClassVar[tuple[type[object], ...]] = (CatalogueView,)
 
     slot: int = Slot.ENTITY
     limit: int | None = field(default=None, validator=open_limit_field)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from attrs import define, field, frozen
 
-from noetic_py.context.context import current_context
+from noetic_py.context.context import AnyContext, current_context
 from noetic_py.engine.journaling.fold import BEGUN
 from noetic_py.journal.records import AttemptFailed, Decision, JournalRecord, Pending, StepFinished, StepStopped
 from noetic_py.testing.ledger import Attempt, attempt_of
@@ -130,7 +130,7 @@ class Observations:
             key = key[:-1]
         self._waiting[key].cancel()
 
-    def request(self, ctx: Any, kind: Literal["complete", "abort"], value: int) -> None:
+    def request(self, ctx: AnyContext, kind: Literal["complete", "abort"], value: int) -> None:
         """Ask for a stop, and note who was the first in its execution."""
         self.controls.setdefault(_execution(ctx), (attempt_of(ctx), kind, value))
         if kind == "complete":

@@ -57,7 +57,7 @@ class RandomProgram:
         return new_state(self.state)
 
     @property
-    def state_type(self) -> type[Any]:
+    def state_type(self) -> type[object]:
         """The state's class, which `resume` has to be told."""
         return state_type(self.state)
 

@@ -53,7 +53,7 @@ def new_state(kind: str) -> Any:
     return fields if kind == "dict" else StateBag(fields)
 
 
-def state_type(kind: Kind) -> type[Any]:
+def state_type(kind: Kind) -> type[object]:
     """The class that a state is read as when its run goes on in another process."""
     types: dict[Kind, type[Any]] = {"bag": StateBag, "dict": dict, "attrs": Fields}
     return types[kind]

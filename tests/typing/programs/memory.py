@@ -42,6 +42,9 @@ class Digest(MemoryLayer[None]):
     async def recall(self, query: str, budget: int) -> str:
         assert_type(self.facts, Facts)
         assert_type(self.facts.state, list[str])
+        assert_type(await self.storage.get("seen", int), int | None)
+        assert_type(await self.storage.get_versioned("seen", int), tuple[int | None, int])
+        assert_type(await self.storage.scan(int), Sequence[tuple[str, int]])
         self.facts.fcats  # E
         self.facts.limit = 3  # E
         return self.facts.newest
