@@ -124,6 +124,9 @@ class _Carrier:
                 activity.heartbeat(0)
                 if not isinstance(error, errors.NoeticError):
                     raise
+                if activity.is_cancelled():
+                    # What a run makes of that, such as a step that was cut off, is no reason of its own.
+                    raise asyncio.CancelledError from error
                 failure = _failure(error)
                 if not failure.non_retryable:
                     raise failure from error
