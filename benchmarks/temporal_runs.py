@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import psycopg
 from temporalio import activity, workflow
@@ -69,9 +68,12 @@ async def activity_count(value: Payload) -> Payload:
 class Plain:
     @workflow.run
     async def run(self, steps: int) -> int:
-        value: Any = beginning()
+        value = beginning()
         for _ in range(steps):
-            value = await workflow.execute_activity(activity_count, value, start_to_close_timeout=timedelta(seconds=10))
+            given: Payload = await workflow.execute_activity(
+                activity_count, value, start_to_close_timeout=timedelta(seconds=10)
+            )
+            value = given
         return int(value["number"])
 
 
