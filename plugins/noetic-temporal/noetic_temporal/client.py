@@ -33,7 +33,7 @@ def task_queue(label: str) -> str:
 
 
 def _queue_of(harness: Harness[Any], flow: Step[Any, Any, Any, Any]) -> str:
-    return task_queue(place_in(QUEUE, flow, harness.flows, 0.0, 0).flow)
+    return task_queue(place_in(QUEUE, flow, harness.flows, 0.0, 0, None).flow)
 
 
 async def submit(
