@@ -23,7 +23,7 @@ from noetic_redis.settings import ASKED, Found, check
 
 __all__ = ["VERSION", "Argument", "Link"]
 
-VERSION = 3
+VERSION = 4
 """The version of the stored format."""
 
 _NAME = "noetic_py"

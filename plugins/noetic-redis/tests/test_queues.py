@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import anyio
 import pytest
 from noetic_redis import RedisBackend
+from noetic_redis.link import VERSION
 from redis_server import RedisServer
 
 from noetic_py.checkpoints import BudgetChange, CheckpointBackend, Claim, Queued, QueueStats, Signal, Transaction
@@ -237,7 +238,7 @@ async def test_nothing_is_left_of_runs_that_are_gone(redis_server: RedisServer, 
         assert left == {b"store", b"used", b"mark"}
 
 
-@pytest.mark.parametrize("version", ["1", "2"])
+@pytest.mark.parametrize("version", ["1", "2", "3"])
 async def test_a_store_of_an_earlier_release(redis_server: RedisServer, prefix: str, version: str) -> None:
     async with RedisBackend(redis_server.url(prefix)) as backend:
         await backend.append("r", expected_position=0, fence=0, records=[record("x")])
@@ -245,7 +246,7 @@ async def test_a_store_of_an_earlier_release(redis_server: RedisServer, prefix: 
     async with RedisBackend(redis_server.url(prefix)) as backend:
         await backend.commit([Transaction("r", 1, 0, [], queued=NOW)])
         assert await claimed(backend) == ["r"]
-    assert redis_server.command("HGET", f"{{{prefix}}}:store", "version") == b"3"
+    assert redis_server.command("HGET", f"{{{prefix}}}:store", "version") == str(VERSION).encode()
 
 
 async def test_a_damaged_budget_is_found(redis_server: RedisServer, prefix: str) -> None:

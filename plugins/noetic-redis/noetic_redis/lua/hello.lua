@@ -8,9 +8,9 @@ if not found[1] or not found[2] then
     redis.call('HSET', store, 'version', version, 'salt', salt)
     return {version, salt}
 end
-if found[1] == '1' or found[1] == '2' then
-    -- It has no shared budgets yet, or no queues either, and is otherwise the same; an earlier release would not keep
-    -- them in order.
+if found[1] == '1' or found[1] == '2' or found[1] == '3' then
+    -- Its queues have no keys yet, or it has no shared budgets or no queues either, and is otherwise the same; an earlier
+    -- release would not keep them in order.
     redis.call('HSET', store, 'version', version)
     return {version, found[2]}
 end
