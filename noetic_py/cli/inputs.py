@@ -20,6 +20,7 @@ import attrs
 
 from noetic_py.context.step import AnyStep, entry_of, function_of
 from noetic_py.core.budget import Budget
+from noetic_py.core.types import annotations_of
 from noetic_py.errors import ConfigError, NoeticError
 from noetic_py.steps.flow import BranchSpec, ParallelSpec
 from noetic_py.steps.tool import ToolSpec
@@ -57,12 +58,11 @@ def input_type(step: AnyStep) -> Any:
 def _of_function(function: Callable[..., Any], without: Special) -> Any:
     try:
         first = next(iter(inspect.signature(function).parameters.values()), None)
-        hints = inspect.get_annotations(function, eval_str=True)
-    except Exception:  # noqa: BLE001 # an annotation that cannot be read tells as little as none
+    except (TypeError, ValueError):
         return Special.TEXT
     if first is None:
         return without
-    return _plain(hints.get(first.name, Any))
+    return _plain(annotations_of(function).get(first.name, Any))
 
 
 def _of_branch(spec: BranchSpec) -> Any:

@@ -1,9 +1,11 @@
-"""Type variables, literal types and a bound shared by several modules, and comparison of version texts."""
+"""Type variables, literal types and a bound shared by several modules, annotations, and comparison of version texts."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Final, Literal, ParamSpec, TypeAlias
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeAlias, get_type_hints
 
 from typing_extensions import TypeVar
 
@@ -61,3 +63,27 @@ def version_order(version: object) -> tuple[int, ...] | None:
     while numbers and not numbers[-1]:
         numbers.pop()
     return tuple(numbers) or None
+
+
+def annotations_of(function: Any) -> dict[str, object]:
+    """What the annotations of a function name, by its parameters and `"return"`; of a class, by its fields.
+
+    One that cannot be evaluated is left out, and spoils no other: code often imports a type for checkers alone, as
+    `if TYPE_CHECKING:` does.
+    """
+    try:
+        return get_type_hints(function, include_extras=True)
+    except Exception:  # noqa: BLE001 # an annotation may be any expression
+        found: dict[str, object] = {}
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    module = vars(sys.modules.get(getattr(function, "__module__", ""), SimpleNamespace()))
+    names, parameters = getattr(function, "__globals__", module), getattr(function, "__type_params__", ())
+    annotations: dict[str, object] = getattr(function, "__annotations__", {})
+    for name, annotation in annotations.items():
+        one: Any = SimpleNamespace(__annotations__={name: annotation}, __type_params__=parameters)
+        try:
+            found |= get_type_hints(one, names, include_extras=True)
+        except Exception:  # noqa: BLE001, S112 # as above
+            continue
+    return found

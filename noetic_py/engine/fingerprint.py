@@ -12,7 +12,7 @@ from enum import Enum
 from functools import lru_cache, partial
 from hashlib import blake2b
 from types import CodeType, ModuleType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -24,6 +24,7 @@ from noetic_py.context.step import AnyStep, Retry, children_of, entry_of, exit_o
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.structure import dump, is_model, is_named_tuple
 from noetic_py.core.items import ItemBase
+from noetic_py.core.types import annotations_of
 from noetic_py.core.values import copy_value, is_list, is_mapping
 from noetic_py.engine.layers.handles import layers_for
 from noetic_py.errors import CodecError, ConfigError
@@ -170,23 +171,20 @@ def _is_class(kind: object) -> TypeIs[type[object]]:
     return isinstance(kind, type)
 
 
-# Each run of a flow asks for the same ones.
-_resolved: WeakKeyDictionary[Any, dict[str, object]] = WeakKeyDictionary()
+# Each run of a flow asks for the same ones. What was found is kept as long as its module defines nothing more, which an
+# annotation may name.
+_resolved: WeakKeyDictionary[Any, tuple[int, dict[str, object]]] = WeakKeyDictionary()
 
 
 def _hints(holder: object) -> dict[str, object]:
-    # Of what cannot be a key, such as an object with slots, they are resolved anew.
-    keeps = inspect.isfunction(holder) or _is_class(holder)
-    known = _resolved.get(holder) if keeps else None
-    if known is not None:
-        return known
-    try:
-        found = get_type_hints(holder, include_extras=True)
-    except Exception:  # noqa: BLE001 # a name that cannot be resolved: the value is read by its own marks
-        return {}
-    if keeps:
-        _resolved[holder] = found
-    return found
+    if not inspect.isfunction(holder) and not _is_class(holder):
+        # Such as an object with slots, which cannot be a key.
+        return annotations_of(holder)
+    size = len(holder.__globals__) if inspect.isfunction(holder) else 0
+    known = _resolved.get(holder)
+    if known is None or known[0] != size:
+        known = _resolved[holder] = size, annotations_of(holder)
+    return known[1]
 
 
 def referenced(step: AnyStep) -> Iterator[AnyStep]:

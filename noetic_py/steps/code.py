@@ -15,7 +15,7 @@ from noetic_py.context.context import Context
 from noetic_py.context.step import AnyStep, Step, StepOptions, body_of, check_id, function_of, read_options
 from noetic_py.core.codec.structure import type_name
 from noetic_py.core.diagnostics import where_defined
-from noetic_py.core.types import M, R, S, T
+from noetic_py.core.types import M, R, S, T, annotations_of
 from noetic_py.errors import ConfigError
 from noetic_py.steps.handoff import MAX_HANDOFFS, Handoff, HandoffTargets, with_handoffs
 
@@ -253,12 +253,8 @@ def _takes(hint: object) -> bool:
 def _hint(fn: Any, parameter: inspect.Parameter) -> object:
     """The annotation, resolved when it is a text that resolves by now."""
     hint = parameter.annotation
-    if isinstance(hint, str):
-        try:
-            return inspect.get_annotations(fn, eval_str=True).get(parameter.name, hint)
-        except Exception:  # noqa: BLE001 # a name that is defined later: the text itself is looked at instead
-            return hint
-    return hint
+    # Where it names something that is defined later, or for checkers alone, the text itself is looked at.
+    return annotations_of(fn).get(parameter.name, hint) if isinstance(hint, str) else hint
 
 
 def _takes_none(fn: object, parameter: inspect.Parameter) -> bool:

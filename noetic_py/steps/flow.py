@@ -14,7 +14,7 @@ from noetic_py.context.context import Context
 from noetic_py.context.read import ReadContext
 from noetic_py.context.step import ADDED, AnyStep, HandOn, Spec, Step, check_id, in_sequence, require_step
 from noetic_py.core.diagnostics import known_keywords
-from noetic_py.core.types import A, B, C, D, E, K, M, O_co, R, S, ShareState, T
+from noetic_py.core.types import A, B, C, D, E, K, M, O_co, R, S, ShareState, T, annotations_of
 from noetic_py.errors import ConfigError, NoeticError
 from noetic_py.steps.spawn import spawn
 
@@ -263,10 +263,8 @@ def _check_cases(route: Callable[..., object], cases: Mapping[object, AnyStep], 
 
 
 def _returned_keys(route: Callable[..., object]) -> Sequence[object] | None:
-    try:
-        hint = inspect.get_annotations(route, eval_str=True).get("return")
-    except Exception:  # noqa: BLE001 # an annotation that does not resolve here is checked when the route has run
-        return None
+    # One that cannot be evaluated here is checked when the route has run.
+    hint = annotations_of(route).get("return")
     if get_origin(hint) is Literal:
         return get_args(hint)
     if isinstance(hint, type) and issubclass(hint, Enum):

@@ -11,7 +11,7 @@ from attrs import frozen
 from noetic_py.context.context import AnyContext, Context
 from noetic_py.context.step import AnyStep, Spec, Step, check_id, function_of, require_step
 from noetic_py.core.diagnostics import where_defined
-from noetic_py.core.types import M, R, S, T
+from noetic_py.core.types import M, R, S, T, annotations_of
 from noetic_py.core.values import copy_value
 from noetic_py.errors import ConfigError, ToolFailed
 from noetic_py.tools import Tool, make_tool
@@ -140,16 +140,15 @@ def input_type_of(step: AnyStep) -> object:
     """
     function = function_of(step)
     if function is not None:
-        try:
-            hints = inspect.get_annotations(function, eval_str=True)
-        except Exception as error:
-            raise ConfigError(
-                f"the input type of {step!r} is not known: {error}",
-                code="step-tool",
-                hint="step_tool(..., input_type=...)",
-            ) from error
-        first = next(iter(inspect.signature(function).parameters), None)
-        if first in hints:
-            return hints[first]
+        first = next(iter(inspect.signature(function).parameters.values()), None)
+        if first is not None and first.annotation is not first.empty:
+            hints = annotations_of(function)
+            if first.name not in hints:
+                raise ConfigError(
+                    f"the input type of {step!r} is not known: {first.annotation!r} cannot be evaluated",
+                    code="step-tool",
+                    hint="step_tool(..., input_type=...)",
+                )
+            return hints[first.name]
     entry = step.spec.entry() if isinstance(step.spec, Spec) and step.spec.typed_by_entry else None
     return str if entry is None else input_type_of(entry)
