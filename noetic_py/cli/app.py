@@ -211,8 +211,8 @@ def worker(
 
     request = working.WorkRequest(target, model, db, tuple(queue or ()), concurrency, lives, attempts, grace, on)
     code = run_async(lambda: working.work(request), trace=trace)
-    if on is not None and code == 0:
-        working.leave()
+    if on is not None:
+        working.leave(code)
     raise typer.Exit(code)
 
 

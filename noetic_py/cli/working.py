@@ -13,7 +13,7 @@ from decimal import Decimal
 from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from attrs import asdict, frozen
 
@@ -134,15 +134,15 @@ async def work(request: WorkRequest) -> int:
     return 0
 
 
-def leave() -> None:
+def leave(code: int) -> NoReturn:
     """End the process after work for Temporal, without the interpreter's clean-up.
 
     Threads of its SDK may take the interpreter's lock while that is taken down, and the process would abort with
-    everything done: https://github.com/temporalio/sdk-python/issues/300.
+    everything done, or said: https://github.com/temporalio/sdk-python/issues/300.
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 def _temporal() -> ModuleType:
