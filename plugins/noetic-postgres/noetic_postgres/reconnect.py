@@ -106,7 +106,7 @@ class Reconnector:
         else:
             self._undo()
         if is_busy(error):
-            self._end_stalled()
+            self._end_stalled(end)
         left = end - time.monotonic()
         # A lock is waited for again where there is time for all of that: cut off, it would look like a lost connection.
         if left > (self._server.timeout / 2 if is_busy(error) else 0) and (lost or is_passing(error) or is_busy(error)):
@@ -148,13 +148,15 @@ class Reconnector:
                 raise from_server(error, self._server.where) from None
             lost_sessions.discard(lost)
 
-    def _end_stalled(self) -> None:
-        """Free what a stopped client keeps locked; a connection that was closed meanwhile has nothing to free."""
-        if self._link is not None:
-            try:
-                self._link.end_stalled()
-            except psycopg.Error:
-                self._lose()
+    def _end_stalled(self, end: float) -> None:
+        """Free what a stopped client keeps locked, by another connection where this one was given up."""
+        try:
+            self._linked(end).end_stalled()
+        except psycopg.Error:
+            self._lose()
+        except StoreUnavailable:
+            # The next try says so, if there is time for one.
+            self.drop()
 
     def _late(self) -> StoreUnavailable:
         server = self._server

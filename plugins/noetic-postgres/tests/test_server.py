@@ -490,19 +490,22 @@ async def test_a_client_that_stops_in_a_transaction_holds_nothing(
             assert await journal(backend, "a") == [b"x"]
 
 
+@pytest.mark.parametrize("runs", ["r", "rs"])
 async def test_a_client_that_stops_between_statements_sent_together_holds_nothing(
-    server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+    server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch, runs: str
 ) -> None:
+    """Whether the other one writes by one statement, or by several that are sent together."""
     monkeypatch.setattr("noetic_postgres.schema.IDLE", 0.1)
     async with PostgresBackend(server.url(schema, more="&timeout=4"), connections=1) as backend:
-        await backend.append("r", expected_position=0, fence=0, records=[record("x")])
+        await backend.commit([Transaction(run_id, 0, 0, [record("x")]) for run_id in runs])
         with server.connect() as stopped, suppress(psycopg.Error):
             stopped.execute("SET application_name = 'noetic_py 0000000000000000'")
             with stopped.pipeline():
                 stopped.execute("BEGIN")
                 query = sql.SQL("SELECT 1 FROM {}.runs FOR UPDATE").format(sql.Identifier(schema))
                 stopped.execute(query)
-                assert await backend.append("r", expected_position=1, fence=0, records=[record("y")]) == 2
+                given = [Transaction(run_id, 1, 0, [record("y")]) for run_id in runs]
+                assert [each.position for each in await backend.commit(given)] == [2] * len(runs)
             pytest.fail("its session was not ended")
 
 
