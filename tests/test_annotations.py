@@ -56,7 +56,7 @@ def way(trip: Trip, ctx: Context) -> Literal["sea", "land"]:
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     (tmp_path / "checked_only.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     yield import_module("checked_only")
     del sys.modules["checked_only"]
 
