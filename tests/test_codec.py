@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import inspect
 import json
+import re
 import string
 import sys
 import typing
@@ -1194,3 +1195,56 @@ def test_a_large_state_takes_few_calls_an_entry() -> None:
         finally:
             sys.setprofile(before)
         assert 1 < calls[-1] / len(kept) < most
+
+
+class _Silent:
+    def __repr__(self) -> str:
+        raise OSError("not shown")
+
+
+def test_what_an_error_holds_is_stored_as_far_as_it_can_be() -> None:
+    """Without an event loop: whatever a failure holds, it is stored."""
+    deep: object = "end"
+    for _ in range(300):
+        deep = [deep]
+    error = NoeticError("it broke", path=("a",), hint="mend it")
+    vars(error).update(
+        plain=[1, "two"],
+        surrogate="\ud800",
+        unknown=_Silent(),
+        object=_Plain(),
+        mixed={1: "one", "two": _Plain()},
+        deep=deep,
+    )
+    read = Codec().loads(Codec().dumps(error))
+    assert isinstance(read, NoeticError)
+    assert (read.message, read.path, read.hint) == ("it broke", ("a",), "mend it")
+    fields = vars(read)
+    assert (fields["plain"], fields["surrogate"], fields["unknown"]) == ([1, "two"], "\\ud800", "<_Silent>")
+    assert (fields["object"], fields["mixed"]) == ("a plain object", {1: "one", "two": "a plain object"})
+    assert str(fields["deep"]).startswith("[[[[")
+
+
+class _Plain:
+    def __repr__(self) -> str:
+        return "a plain object"
+
+
+@pytest.mark.parametrize(
+    ("tree", "told"),
+    [
+        ({"$": "error", "t": "Newer", "m": "x"}, "is an error of class 'Newer', which this version does not know"),
+        ({"$": "error", "t": "NoeticError", "m": "x", "f": {"hint": "y"}}, "'hint' is not a valid field"),
+        ({"$": "error", "t": "NoeticError", "m": "x", "f": {"_own": "y"}}, "'_own' is not a valid field"),
+    ],
+)
+def test_a_stored_error_that_is_malformed(tree: dict[str, object], told: str) -> None:
+    with pytest.raises(CodecError, match=re.escape(told)):
+        Codec().loads(json.dumps(tree))
+
+
+def test_a_part_of_a_stored_error_whose_class_is_not_known_is_shown() -> None:
+    part = {"$": "object:Gone", "a": 1}
+    read = Codec().loads(json.dumps({"$": "error", "t": "NoeticError", "m": "x", "f": {"part": part}}))
+    assert isinstance(read, NoeticError)
+    assert "Gone" in str(vars(read)["part"])
