@@ -10,7 +10,7 @@ run: it is made when the run first uses the channel, and closed when the run end
 """
 
 from noetic_py.channels.declared import DEFAULT_TIMEOUT, Channel, ChannelMode, Receivable, is_channel
-from noetic_py.channels.live import Board, ChannelHandle, Entry, LiveChannel, Reader, log_lost
+from noetic_py.channels.live import Board, ChannelHandle, Entry, LiveChannel, Reader, from_outside, log_lost
 
 __all__ = [
     "DEFAULT_TIMEOUT",
@@ -22,6 +22,7 @@ __all__ = [
     "LiveChannel",
     "Reader",
     "Receivable",
+    "from_outside",
     "is_channel",
     "log_lost",
 ]

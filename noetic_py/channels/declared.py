@@ -137,6 +137,27 @@ def is_channel(value: object) -> TypeIs[AnyChannel]:
     return isinstance(value, Channel)
 
 
+def require_channel(value: object) -> AnyChannel:
+    """The value, which has to be a channel.
+
+    Raises:
+        ConfigError: It is not one; code `"channel"`.
+    """
+    if not is_channel(value):
+        raise refuse(f"{value!r} is not a valid channel; expected a Channel", 'Channel("jobs", str)')
+    return value
+
+
+def require_external(channel: AnyChannel) -> None:
+    """Refuse a channel that code outside the run may not use.
+
+    Raises:
+        ConfigError: It is not external; code `"channel"`.
+    """
+    if not channel.external:
+        raise refuse(f"{channel!r} is not external", f"Channel({channel.name!r}, ..., external=True)")
+
+
 def _spelled(schema: object) -> str:
     # A generic such as list[int] has the name of its class, without what is in the brackets.
     return schema.__name__ if isinstance(schema, type) and "[" not in repr(schema) else repr(schema)

@@ -17,7 +17,15 @@ import anyio.from_thread
 from anyio.lowlevel import checkpoint, current_token
 from attrs import define, field
 
-from noetic_py.channels.declared import AnyChannel, Channel, ChannelMode, gone, is_channel, refuse
+from noetic_py.channels.declared import (
+    AnyChannel,
+    Channel,
+    ChannelMode,
+    gone,
+    refuse,
+    require_channel,
+    require_external,
+)
 from noetic_py.core.diagnostics import Where, log, must_enter
 from noetic_py.core.log import admit_value
 from noetic_py.core.types import T
@@ -111,6 +119,10 @@ class LiveChannel(Protocol):
         """Put a message back that was sent before this process had the run."""
         ...
 
+    def offer(self, sender: tuple[str, ...], value: object) -> bool:
+        """Put a stored message there, unless the channel is closed or has no place for it; says whether it is there."""
+        ...
+
     def skip(self) -> None:
         """Leave out the place of a message that was taken before this process had the run."""
         ...
@@ -159,6 +171,17 @@ class _Base:
         entry.sender = sender
         self.place(entry, value)
 
+    def offer(self, sender: tuple[str, ...], value: object) -> bool:
+        if self.closed or not self.has_room:
+            return False
+        self.restore(sender, value)
+        return True
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a message can be placed without waiting."""
+        return True
+
     def skip(self) -> None:
         self._next += 1
 
@@ -182,9 +205,13 @@ class _Queue(_Base):
         self._senders: deque[_Waiter] = deque()
         self._readers: deque[_Waiter] = deque()
 
+    @property
+    def has_room(self) -> bool:
+        return len(self._entries) < self.channel.capacity and not self._senders
+
     async def wait_for_space(self) -> Entry:
         self.check_open()
-        if len(self._entries) < self.channel.capacity and not self._senders:
+        if self.has_room:
             entry = self._entry()
             self._entries.append(entry)
             return entry
@@ -544,8 +571,7 @@ class Board:
             ConfigError: It is not a channel, or one that differs from another of that name; code `"channel"`.
             LimitExceeded: The run has too many of them.
         """
-        if not is_channel(channel):
-            raise refuse(f"{channel!r} is not a valid channel; expected a Channel", 'Channel("jobs", str)')
+        channel = require_channel(channel)
         found = self._live.get(channel.name)
         if found is None:
             if len(self._live) >= MAX_CHANNELS:
@@ -566,6 +592,11 @@ class Board:
         """A channel that has been made, by its name."""
         return self._live.get(name)
 
+    @property
+    def has_external(self) -> bool:
+        """Whether one that has been made is external."""
+        return any(live.channel.external for live in self._live.values())
+
     def close(self) -> None:
         """The run is over: nothing more is sent, and what is left can still be read."""
         self._closed = True
@@ -584,6 +615,20 @@ def log_lost(channel: AnyChannel, dropped: int, run: str = "") -> None:
             channel.capacity,
             where=Where(run),
         )
+
+
+def from_outside(channel: Channel[T], value: T) -> T:
+    """A value from outside the run as one of its external channels carries it.
+
+    Raises:
+        ConfigError: The channel is not one, or not external; code `"channel"`.
+        ChannelValueInvalid: The value is not of its type.
+        ForgedEvent: It is an item that only the library makes, such as a call without its output.
+    """
+    require_external(require_channel(channel))
+    checked = copy_value(channel.check(value, outside=True))
+    admit_value(checked, entry="channel")
+    return checked
 
 
 class ChannelHandle(Generic[T]):
@@ -619,8 +664,7 @@ class ChannelHandle(Generic[T]):
             ChannelClosed: The run is over.
             WrongThread: The thread runs an event loop of its own from which nothing can be handed over.
         """
-        checked = copy_value(self._channel.check(value, outside=True))
-        admit_value(checked, entry="channel")
+        checked = from_outside(self._channel, value)
         if self._live.closed:
             raise gone(self._channel.name, "its run is over")
         if threading.get_ident() == self._thread:

@@ -14,7 +14,7 @@ from anyio.lowlevel import checkpoint
 from attrs import evolve, frozen
 
 from noetic_py.channels import ChannelHandle, LiveChannel
-from noetic_py.channels.declared import AnyChannel
+from noetic_py.channels.declared import AnyChannel, require_external
 from noetic_py.context.detached import DetachedWork, DetachOptions
 from noetic_py.context.protocol import CURRENT
 from noetic_py.context.read import ContextScope, branch_at
@@ -396,10 +396,7 @@ def external_handle(run: Run, channel: AnyChannel) -> ChannelHandle[Any]:
 
 def _open(run: Run, channel: AnyChannel) -> ChannelHandle[object]:
     live: LiveChannel = run.channels.live(channel)
-    if not channel.external:
-        raise ConfigError(
-            f"{channel!r} is not external", code="channel", hint=f"Channel({channel.name!r}, ..., external=True)"
-        )
+    require_external(channel)
     return ChannelHandle(channel, live)
 
 

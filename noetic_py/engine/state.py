@@ -243,7 +243,7 @@ class Run:
     __slots__ = (
         "_board", "_over", "_thread", "alert", "asked", "attrs", "bare", "begun", "bus", "cancelled", "children",
         "content", "context_turns", "depth", "detached", "dispatches_hooks", "early", "executed", "flow", "forked",
-        "in_flight", "interpreter", "journal", "kinds", "left", "limits", "memory", "metadata", "metrics",
+        "in_flight", "interpreter", "journal", "kinds", "left", "limits", "memory", "messages", "metadata", "metrics",
         "model_settings", "noticed", "on_diverge", "once", "opening", "parent", "progress", "recorded_usage",
         "recovered_work", "replayed", "request_id", "resources", "root", "run_id", "running_since", "runtime", "sent",
         "services", "session", "shared", "stopped", "stopping", "store", "stored_messages", "thread_id", "timed",
@@ -277,6 +277,8 @@ class Run:
     # The run that waits for this one; and what workers carry out for its own steps, if there is something.
     parent: str | None
     _board: Board | None
+    # The keys of the messages of other processes that are in the journal, where there are some.
+    messages: set[str] | None
     children: OpenChildren | None
     # Of a fork: the runs that it was made of, the first one first, and where in its journal each ends.
     forked: tuple[tuple[str, int], ...]
@@ -325,7 +327,7 @@ class Run:
         # The loop that ended last, and why.
         self.verdict: tuple[tuple[str, ...], str | None, LoopStop] | None = None
         self.root: Execution | None = None
-        self.view = self.parent = self.children = self._board = None
+        self.view = self.parent = self.children = self.messages = self._board = None
         # Its result when it was cancelled from outside, which reaches no caller; and the steps in flight then.
         self.left: AnyResult | None = None
         self.cancelled: tuple[tuple[str, ...], ...] = ()
@@ -393,6 +395,11 @@ class Run:
             if self._over:
                 self._board.close()
         return self._board
+
+    @property
+    def takes_messages(self) -> bool:
+        """Whether it has used a channel that other processes may send to."""
+        return self._board is not None and self._board.has_external
 
     def _fill(self, live: LiveChannel) -> None:
         for entry in self.stored_messages.pop(live.channel.name, ()):

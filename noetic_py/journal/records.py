@@ -646,6 +646,8 @@ _OUTPUTS: Mapping[str, tuple[Fits, str]] = {
 }
 CHILD_USED: Final = "child"
 """The key of the decision that says what a run that another worker has carried out has used."""
+MESSAGE: Final = "message"
+"""The key, up to its bracket, of the run's decisions that put messages of other processes into its channels."""
 # The engine's decisions about a step, by the key up to its number, as they are read.
 _DECISIONS: Mapping[str, tuple[Fits, str]] = {
     "route": (values.is_optional_text, "the id of a step or null"),
@@ -685,6 +687,7 @@ _DECISIONS: Mapping[str, tuple[Fits, str]] = {
         "what a run has used",
     ),
     "asked": (_ASKED, "a stop that was asked for"),
+    MESSAGE: (values.pair_of(values.is_text, _anything), "[channel, value]"),
     "launched": (
         values.object_of(
             {

@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 
 from noetic_py import errors
 from noetic_py.access import AccessAction, Authorizer, Resource, attributed
-from noetic_py.checkpoints.checks import check_prune
+from noetic_py.checkpoints.checks import check_id, check_prune
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.context.artifacts import ArtifactOwner, artifacts_of
 from noetic_py.context.step import awaited, is_seconds
@@ -28,12 +28,14 @@ from noetic_py.core.control import (
 )
 from noetic_py.core.runtime import Runtime, sleep_or_event
 from noetic_py.core.shared_budget import has_ended
+from noetic_py.core.types import T
 from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.run_summary import PlainCodec, PlannedStep, ResumePlan, forked_from, load_records
 from noetic_py.journal.stored import BudgetRow, QueueStats, RunEntry, Stats
 from noetic_py.memory.scopes import Scope, places_of
 
 if TYPE_CHECKING:
+    from noetic_py.channels import Channel
     from noetic_py.context.step import AnyStep
     from noetic_py.core.items import Item
     from noetic_py.core.progress import ProgressEntry
@@ -263,6 +265,38 @@ class Runs:
         now, given = await store_time(self._backend, self._runtime), attributed(answers)
         await when_free(lambda: write_answers(self._backend, run_id, given, now), wait, self._runtime)
         return await self._get(run_id)
+
+    async def send(self, run_id: str, channel: Channel[T], value: T, *, key: str | None = None) -> None:
+        """Send to an external channel of a run, in whatever process it runs; the message is stored when this returns.
+
+        The process that has the run looks for messages about once a second, from the first use of the channel on. One
+        that finds no place in a full queue waits in the store, and so does one for a run that no process has. If a
+        process dies, the next one finds all that no finished step has received.
+
+        Args:
+            run_id: The run.
+            channel: The channel, declared with `external=True`.
+            value: The message.
+            key: Names the message: what is sent a second time with the key has no effect. Left out, each is another.
+
+        Raises:
+            RunNotFound: There is no such run.
+            ChannelClosed: It has ended.
+            ChannelValueInvalid: The value is not of the channel's type.
+            ForgedEvent: It is an item that only the library makes, such as a call without its output.
+            ConfigError: The channel is not external, code `"channel"`; or the backend has no inboxes, code `"queues"`.
+            CodecError: The value cannot be stored.
+            InvalidId: The key is not a text of 1 to 256 characters.
+        """
+        from noetic_py.runner.inbox import send_message
+
+        await require_run(self._access, self._backend, run_id, "send")
+        if key is None:
+            key = self._runtime.new_id()
+        check_id(key, "key")
+        if is_stream(run_id):
+            raise _missing(run_id)
+        await send_message(self._backend, run_id, channel, value, key)
 
     async def complete(self, run_id: str, value: object, *, step: AnyStep | None = None, wait: float = 10.0) -> RunInfo:
         """End a run with a value in any process: a running one is stopped, a waiting one is over.

@@ -23,6 +23,7 @@ from noetic_py.journal.records import JournalRecord, RunEnded, check_decision
 from noetic_py.journal.stored import StoredValue
 from noetic_py.redaction import without_secrets
 from noetic_py.runner.children import look_at_parent
+from noetic_py.runner.inbox import take_messages
 from noetic_py.runner.lease import write_without_owner
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ _PAUSE = 0.1
 
 
 async def hear(run: Run, thorough: bool) -> None:
-    """Store a stop that this process requested, and answer the stop request of another process.
+    """Store a stop that this process requested, and take the messages and the stop request of other processes.
 
     Args:
         run: The run.
@@ -54,6 +55,8 @@ async def hear(run: Run, thorough: bool) -> None:
             # A stop is stored at once: its process may die before the body has ended.
             store.hurried = anyio.Event()
             await store.commit(run.journal, force=True)
+        if run.takes_messages:
+            await take_messages(run)
         found = await store.backend.get(_SCOPE, run.run_id)
         if found is None or (request := _request_of(found))["taken"] is not None:
             return

@@ -426,6 +426,12 @@ async def abort_stored(w: World) -> object:
     return (await w.harness.runs.abort(w.paying, "enough")).status
 
 
+@deed("Runs.send", "read", "send")
+async def send_stored(w: World) -> object:
+    await w.harness.runs.send(w.paying, LINE, 1)
+    return None
+
+
 @deed("Runs.delete", "read", "delete", nothing=None)
 async def delete(w: World) -> object:
     await w.harness.runs.delete(w.stored)

@@ -30,6 +30,7 @@ from noetic_py.errors import AnswerConflict, AnswerInvalid, CodecError, RequestE
 from noetic_py.journal import values
 from noetic_py.journal.records import (
     CHILD_USED,
+    MESSAGE,
     Answered,
     AttemptFailed,
     CallStarted,
@@ -283,7 +284,7 @@ class RunHistory:
         layers: What newer versions of layers make of it likewise.
         position: How many records it holds; summaries may stand for some of them.
         summaries: The positions of these summaries.
-        answered: What was answered just now, and the journal does not hold yet.
+        answered: What was answered or sent just now, and the journal does not hold yet.
         summary: The run's summary as it was before the journal was read; `None` where it was not read.
     """
 
@@ -292,7 +293,7 @@ class RunHistory:
     index: Node
     ended: RunEnded | None
     revision: StateRevised | None = None
-    answered: Sequence[Answered] = ()
+    answered: Sequence[Answered | Decision] = ()
     layers: StateRevised | None = None
     position: int = 0
     summaries: Sequence[int] = ()
@@ -398,6 +399,7 @@ def take_over(run: Run, run_history: RunHistory) -> None:
         run.journal.extend(each for each in (run_history.revision, run_history.layers) if each is not None)
     if any(isinstance(record, StepOpened) and run.kinds[record.kind].beside for record in run_history.records):
         run.recovered_work = set()
+    run.messages = {each.key for each in run.journal if isinstance(each, Decision) and is_message(each)} or None
     run.sent = {
         each.path for each in run_history.records if isinstance(each, StepFinished) and run.kinds[each.kind].sends
     }
@@ -535,19 +537,30 @@ def _once(records: Sequence[JournalRecord]) -> dict[Path, Intent | StepFinished 
 def _deliver(run: Run, run_history: RunHistory) -> None:
     """Put messages that were sent where they are to be found, and those taken where they may come back from."""
     takers = dict(_takes(run_history.index))
+    for sender, (name, value) in _sent((*run_history.records, *run_history.answered), run.kinds):
+        there = run.stored_messages.setdefault(name, [])
+        entry = Entry(len(there) + 1, value, sender not in takers, sender)
+        there.append(entry)
+        if not entry.placed:
+            note_former_delivery(run, takers[sender], name, entry)
+
+
+def _sent(records: Iterable[JournalRecord], kinds: Kinds) -> Iterator[tuple[Path, Any]]:
+    """What was sent, as a channel's name and a value, by the path of the send, or by the key of another process."""
     sent: set[Path] = set()
-    for record in run_history.records:
+    for record in records:
+        if isinstance(record, Decision) and is_message(record):
+            yield (record.key,), record.value
         # A second attempt's send is recorded, and has sent nothing.
-        if isinstance(record, StepFinished) and run.kinds[record.kind].sends and record.path not in sent:
+        elif isinstance(record, StepFinished) and kinds[record.kind].sends and record.path not in sent:
             sent.add(record.path)
-            name, value = record.output.tree if isinstance(record.output, Stored) else (None, None)
-            if name is None:
-                continue
-            there = run.stored_messages.setdefault(name, [])
-            entry = Entry(len(there) + 1, value, record.path not in takers, record.path)
-            there.append(entry)
-            if not entry.placed:
-                note_former_delivery(run, takers[record.path], name, entry)
+            if isinstance(record.output, Stored):
+                yield record.path, record.output.tree
+
+
+def is_message(decision: Decision) -> bool:
+    """Whether it puts a message of another process into a channel."""
+    return not decision.path and decision.key.startswith(f"{MESSAGE}[")
 
 
 def _takes(node: Node) -> Iterator[tuple[Path, Path]]:

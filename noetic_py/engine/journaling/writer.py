@@ -183,6 +183,8 @@ class RunWriter:
         self.metrics: Metrics | None = None
         self.hurried = anyio.Event()
         self.unread = self.size = self.read = 0
+        # Whether the next commit takes signals out of the inbox.
+        self._received = False
         # How many records of the journal have been encoded, and how many of them are in the backend.
         self._staged = position
         self._written = position
@@ -324,6 +326,24 @@ class RunWriter:
                 await self._write()
         if force:
             self.check()
+
+    async def receive(self, journal: list[JournalRecord], read: int) -> None:
+        """Store what was appended because of signals, and take these out of the inbox in the same commit.
+
+        Args:
+            journal: The run's journal.
+            read: Up to which number.
+
+        Raises:
+            CheckpointError: The backend has not taken it, now or earlier.
+        """
+        self.check()
+        self.stage(journal)
+        self.read, self._received = read, True
+        if self._written == self._staged:
+            # The records that say it are stored already.
+            return
+        await self.commit(journal, force=True)
 
     async def end(
         self, journal: list[JournalRecord], *, followed: bool, queued: Queued | None = None, ended: bool = False
@@ -540,7 +560,11 @@ class RunWriter:
             self._written = taken.expected_position + len(taken.records)
             return
         ending, beside = (None, ()) if self._queue else (self._ending, tuple(self._beside))
-        if ending is not None or beside or self._owes:
+        received = self._received and not self._queue
+        if ending is not None or beside or self._owes or received:
+            if received:
+                self._received = False
+                taken = evolve(taken, read=self.read)
             if self.budgets is not None:
                 taken = evolve(taken, budgets=self.budgets.changes())
             given = [taken if ending is None else ending(taken), *(each.transaction for each in beside)]

@@ -342,6 +342,32 @@ class Queues(Suite):
         await store(backend, found.lease, read=second, queued=evolve(NOW, at=await backend.clock() + HOUR))
         equal(await claim(backend), [])
 
+    @pytest.mark.parametrize("in_queue", [True, False])
+    async def test_an_owner_that_goes_on_takes_signals_out(self, backend: CheckpointBackend, in_queue: bool) -> None:
+        if in_queue:
+            await submit(backend, "r")
+            lease = (await claim(backend))[0].lease
+        else:
+            await fill(backend, "r", 1)
+            lease = await backend.acquire("r", ttl=30.0)
+        numbers = [await backend.send("r", key, b"hello") for key in "abc"]
+        head = await backend.head("r")
+        position = 0 if head is None else head.position
+        given = Transaction("r", position, lease.fence, [record("more")], read=numbers[1])
+        await backend.commit([given])
+        equal([each.key for each in await backend.inbox("r")], ["c"])
+        with pytest.raises(PositionConflict):
+            await backend.commit([evolve(given, read=numbers[2])])
+        with pytest.raises(LeaseLost):
+            await backend.commit(
+                [evolve(given, fence=lease.fence - 1, expected_position=position + 1, read=numbers[2])]
+            )
+        equal([each.key for each in await backend.inbox("r")], ["c"])
+        # It is the owner still.
+        equal(await claim(backend), [])
+        await backend.append("r", expected_position=position + 1, fence=lease.fence, records=[record("more")])
+        await backend.release(lease)
+
     async def test_signals_are_in_order(self, backend: CheckpointBackend) -> None:
         await fill(backend, "r", 1)
         numbers = [await backend.send("r", f"k{n}", str(n).encode()) for n in range(9, 0, -1)]
