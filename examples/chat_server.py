@@ -278,7 +278,7 @@ class Chat:
     async def interrupt(self, request: Request) -> JSONResponse:
         session = self._session(request)
         stop = await body_of(request, Stop)
-        return JSONResponse({"interrupted": session.interrupt(stop.message)})
+        return JSONResponse({"interrupted": await session.interrupt(stop.message)})
 
     async def list(self, request: Request) -> JSONResponse:
         found = await self._harness.sessions.list(self._tokens.user_of(request))

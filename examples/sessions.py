@@ -68,7 +68,7 @@ async def first_day(folder: str) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(say, harness, "ada", "When is a ferry?", "a-3")
             await asked.wait()
-            stopped = harness.session("ada", "trip").interrupt("Never mind, I take a train.")
+            stopped = await harness.session("ada", "trip").interrupt("Never mind, I take a train.")
             print(f"a turn was running: {stopped}")
 
 

@@ -1039,16 +1039,19 @@ class Harness(Generic[M_co]):
         return Sessions(self._session_store, self._access)
 
     async def interrupt(self, session: SessionKey, message: str | None = None) -> bool:
-        """Stop the current turn of a session in this harness; waiting turns are not stopped.
+        """Stop the current turn of a session, in whatever process it runs; waiting turns are not stopped.
 
         The run ends as `"interrupted"`, with what it has so far. A message is added to the conversation behind that,
         as the user's, so that the model sees it in the next turn.
 
         Returns:
             Whether there was one.
+
+        Raises:
+            RunBusy: The other process that has the turn has not answered within ten seconds.
         """
         await self._access.require("abort", on=Resource.of_session(session))
-        return self._session_store.interrupt(session, message)
+        return await self._session_store.interrupt(session, message)
 
     async def fork(self, run_id: str, *, at: int | Checkpoint | None = None, state: object = None) -> str:
         """Copy a run up to a point of its journal; `resume` continues the copy.

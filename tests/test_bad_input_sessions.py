@@ -364,7 +364,7 @@ async def test_a_session_that_is_in_use_here() -> None:
         with pytest.raises(errors.RunBusy, match="'trip' has a turn already") as caught:
             await session.run(chat, "x")
         assert 'lock="queue"' in (caught.value.hint or "")
-        assert session.interrupt()
+        assert await session.interrupt()
 
 
 async def test_a_session_that_another_owner_has() -> None:

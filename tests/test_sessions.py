@@ -1037,8 +1037,8 @@ async def test_all_that_was_said_by_those_who_interrupt_is_kept() -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: session.run(note >> hangs, "one", state=Notes()))
             await begun.wait()
-            assert session.interrupt("stop")
-            assert session.interrupt("really")
+            assert await session.interrupt("stop")
+            assert await session.interrupt("really")
         assert texts(await session.items()) == ["one", "stop", "really"]
 
 

@@ -214,7 +214,7 @@ async def test_outputs_that_came_in_another_order_are_written_once() -> None:
             async def cut(session: Any = session, slow: anyio.Event = slow) -> None:
                 await slow.wait()
                 await anyio.wait_all_tasks_blocked()
-                session.interrupt()
+                await session.interrupt()
 
             group.start_soon(cut)
             result = await session.run(agent, "go", delivery_id="d")

@@ -626,7 +626,7 @@ def from_outside(channel: Channel[T], value: T) -> T:
         ForgedEvent: It is an item that only the library makes, such as a call without its output.
     """
     require_external(require_channel(channel))
-    checked = copy_value(channel.check(value, outside=True))
+    checked: T = copy_value(channel.check(value, outside=True))
     admit_value(checked, entry="channel")
     return checked
 

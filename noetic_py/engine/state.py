@@ -245,10 +245,10 @@ class Run:
         "content", "context_turns", "depth", "detached", "dispatches_hooks", "early", "executed", "flow", "forked",
         "in_flight", "interpreter", "journal", "kinds", "left", "limits", "memory", "messages", "metadata", "metrics",
         "model_settings", "noticed", "on_diverge", "once", "opening", "parent", "progress", "recorded_usage",
-        "recovered_work", "replayed", "request_id", "resources", "root", "run_id", "running_since", "runtime", "sent",
-        "services", "session", "shared", "stopped", "stopping", "store", "stored_messages", "thread_id", "timed",
-        "trace", "tracer", "turns", "unacknowledged", "unpriced", "user_id", "verbose", "verdict", "view", "views",
-        "waits",
+        "recovered_work", "replayed", "request_id", "resources", "root", "run_id", "running_since", "runtime", "said",
+        "sent", "services", "session", "shared", "stopped", "stopping", "store", "stored_messages", "thread_id",
+        "timed", "trace", "tracer", "turns", "unacknowledged", "unpriced", "user_id", "verbose", "verdict", "view",
+        "views", "waits",
     )  # fmt: skip
 
     # What a model was shown last; and as stored, by the model calls of an earlier process, under `None` at the start.
@@ -279,6 +279,8 @@ class Run:
     _board: Board | None
     # The keys of the messages of other processes that are in the journal, where there are some.
     messages: set[str] | None
+    # What the session's user has said to it by interrupts, where he has.
+    said: list[str] | None
     children: OpenChildren | None
     # Of a fork: the runs that it was made of, the first one first, and where in its journal each ends.
     forked: tuple[tuple[str, int], ...]
@@ -327,7 +329,7 @@ class Run:
         # The loop that ended last, and why.
         self.verdict: tuple[tuple[str, ...], str | None, LoopStop] | None = None
         self.root: Execution | None = None
-        self.view = self.parent = self.children = self.messages = self._board = None
+        self.view = self.parent = self.children = self.messages = self.said = self._board = None
         # Its result when it was cancelled from outside, which reaches no caller; and the steps in flight then.
         self.left: AnyResult | None = None
         self.cancelled: tuple[tuple[str, ...], ...] = ()
@@ -484,6 +486,12 @@ class Run:
     def stop_from_outside(self, kind: StopKind, reason: str, *, shutdown: Partial | None = None) -> bool:
         """Stop the run for a reason that no step gave; says whether nothing else had stopped or ended it."""
         return self.take_stop(Control(kind, reason=reason, shutdown=shutdown))
+
+    def interrupt_turn(self, reason: str, message: str | None = None, *, by: str | None = None) -> bool:
+        """Stop the run, which is a turn of a session; what its user says goes behind what the turn has made."""
+        if message is not None:
+            self.said = [*(self.said or ()), message]
+        return self.take_stop(Control("interrupt", reason=reason, by=by))
 
     def take_stop(self, control: Control, *, key: str = "") -> bool:
         """Stop the run from outside, and note in its journal a stop after which it does not go on.

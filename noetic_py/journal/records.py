@@ -625,7 +625,7 @@ def _is_verdict(value: object) -> bool:
 
 
 _ASKED = values.object_of(
-    {"kind": lambda value: value in SETTLING},
+    {"kind": lambda value: value == "interrupt" or value in SETTLING},
     {"value": _anything, "reason": values.is_text, "by": values.is_optional_text, "key": values.is_text},
 )
 # The stored outputs of the engine's own steps, by kind.

@@ -61,7 +61,9 @@ async def hear(run: Run, thorough: bool) -> None:
         if found is None or (request := _request_of(found))["taken"] is not None:
             return
         if request["until"] >= (await store_time(store.backend, run.runtime)).timestamp():
-            await _answer(run, found, request)
+            # The stop may end the run, and this task with it, before the other process knows.
+            with anyio.CancelScope(shield=True):
+                await _answer(run, found, request)
     except Exception:  # noqa: BLE001 # whatever a backend's client raises
         # A store that cannot be reached is asked again; a failed commit has ended the run.
         return
@@ -74,7 +76,11 @@ async def _answer(run: Run, found: StoredValue, request: dict[str, Any]) -> None
     why = ""
     try:
         asked = asked_of(request["asked"])
-        taken = run.take_stop(control_of(asked, run.flow, store.codec), key=asked.key)
+        if asked.kind == "interrupt":
+            message = asked.value if isinstance(asked.value, str) else None
+            taken = run.interrupt_turn(asked.reason, message, by=asked.by)
+        else:
+            taken = run.take_stop(control_of(asked, run.flow, store.codec), key=asked.key)
         if taken:
             await store.commit(run.journal, force=True)
     except (errors.ConfigError, errors.CodecError) as error:
@@ -117,6 +123,11 @@ async def request_stop(backend: CheckpointBackend, run_id: str, asked: Asked, wa
         while True:
             try:
                 return await _write(backend, run_id, asked)
+            except errors.RunOver:
+                # A stop that is not in the journal was the last that its owner did.
+                if posted is None or not await _taken(backend, run_id, asked):
+                    raise
+                return None
             except errors.RunBusy:
                 if posted is None:
                     posted = await _post(backend, run_id, asked, until)
@@ -200,6 +211,8 @@ async def _write(backend: CheckpointBackend, run_id: str, asked: Asked) -> None:
     status: RunStatus = "interrupted" if asked.rule.wraps_up else asked.rule.status
 
     def made(journal: Sequence[JournalRecord]) -> Sequence[JournalRecord]:
+        if asked.kind == "interrupt":
+            raise _over(run_id, "no process has it")
         known = asked_in(journal)
         if known is not None and asked.key and known.key == asked.key:
             return ()

@@ -189,7 +189,7 @@ class Sent:
     Attributes:
         delivery_id: What it was delivered as.
         duplicate: Whether it was there already, or was taken, so that this one was dropped.
-        interrupted: Whether a turn of this harness was interrupted because of it.
+        interrupted: Whether a turn was interrupted because of it.
         durable: Whether it survives this process: the harness has a backend.
     """
 

@@ -114,8 +114,8 @@ class Session(Generic[M_co]):
             message: A text, or a message of the user.
             deliver: `"next_turn"`: it is the input of a turn of its own, in the order of arrival. `"between_rounds"`: a
                 turn that goes on, in whatever process, reads it before its next round; when it has none, the message is
-                delivered as the next turn. `"interrupt"`: the turn that goes on in this harness is interrupted, keeps
-                what it has, and the message is the first to be delivered next.
+                delivered as the next turn. `"interrupt"`: the turn that goes on, in whatever process, is interrupted,
+                keeps what it has, and the message is the first to be delivered next.
             delivery_id: What it was delivered as; one that was taken, or waits, is not taken a second time.
 
         Raises:
@@ -282,10 +282,10 @@ class Session(Generic[M_co]):
         await self._access.require("read", on=self._resource)
         return state_of(await self._store.read(self._key), kind, Codec([kind]))
 
-    def interrupt(self, message: str | None = None) -> bool:
-        """Stop the current turn in this harness; see [`Harness.interrupt`][noetic_py.Harness.interrupt]."""
-        self._access.require_now("abort", on=self._resource)
-        return self._store.interrupt(self._key, message)
+    async def interrupt(self, message: str | None = None) -> bool:
+        """Stop the current turn in whatever process; see [`Harness.interrupt`][noetic_py.Harness.interrupt]."""
+        await self._access.require("abort", on=self._resource)
+        return await self._store.interrupt(self._key, message)
 
     @must_enter("session.edit()")
     def edit(self) -> AbstractAsyncContextManager[SessionEdit]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from noetic_py.core.state import StateBag, class_of
 from noetic_py.core.types import T
 from noetic_py.engine.journaling.replay import decoded, migrate_fields, version_of
 from noetic_py.engine.journaling.writer import fit_together
+from noetic_py.engine.stops import Asked, asked_by
 from noetic_py.journal import session_stream
 from noetic_py.journal.changes import view_change
 from noetic_py.journal.patches import state_tree
@@ -37,12 +38,16 @@ from noetic_py.memory.projector import Projector, Recorded
 from noetic_py.memory.scopes import Scope, forget
 from noetic_py.memory.view_state import decisive, recorded_of, restored
 from noetic_py.runner.lease import acquire_lease, beside, release_lease, when_free
+from noetic_py.runner.stop_requests import request_stop
 from noetic_py.sessions.policy import SessionPolicy
 from noetic_py.sessions.queue import Delivery, MessageQueue, QueuedMessage, Sent, SessionLock
 
 if TYPE_CHECKING:
     from noetic_py.engine.journaling.writer import RunWriter
     from noetic_py.engine.state import Resources, Run
+
+_PATIENCE = 10.0
+"""Seconds that the process with a session's turn has to interrupt it; it looks about once a second."""
 
 
 class SessionStream:
@@ -373,7 +378,6 @@ class SessionStore:
         # The sessions read last, newest at the end; compared with the backend before they are used.
         self._known: OrderedDict[SessionKey, session_stream.StoredConversation] = OrderedDict()
         self._live: dict[SessionKey, list[Run]] = {}
-        self._said: dict[str, list[str]] = {}
         # Turns of earlier processes that go on because their messages have come again.
         self._again: list[Run] = []
         # Turns that were made and not written, of persist="manual".
@@ -503,16 +507,36 @@ class SessionStore:
         if not runs:
             del self._live[key]
         self.queue.wake(key)
-        return self._said.pop(run.run_id, ())
+        return run.said or ()
 
-    def interrupt(self, key: SessionKey, message: str | None) -> bool:
-        """Stop the current turn of a session; waiting turns stay."""
+    async def interrupt(self, key: SessionKey, message: str | None) -> bool:
+        """Stop the current turn of a session; waiting turns stay.
+
+        Raises:
+            RunBusy: The process that has the turn has not answered in time.
+        """
+        reason = "interrupted by the session's user" if message is None else message
         runs = self._live.get(key, [])
         for run in runs:
-            if message is not None:
-                self._said.setdefault(run.run_id, []).append(message)
-            run.stop_from_outside("interrupt", "interrupted by the session's user" if message is None else message)
-        return bool(runs)
+            run.interrupt_turn(reason, message)
+        return bool(runs) or await self._interrupt_elsewhere(key, reason, message)
+
+    async def _interrupt_elsewhere(self, key: SessionKey, reason: str, message: str | None = None) -> bool:
+        """Have the process that has a session's turn interrupt it; returns whether there was one.
+
+        Raises:
+            RunBusy: It has not answered in time.
+        """
+        turn = (await self.read(key)).open if self.durable else None
+        entry = None if turn is None else await self.backend.entry(turn.run_id)
+        if entry is None or not entry.held:
+            return False
+        asked = Asked("interrupt", message, reason, asked_by(), self.runtime.new_id())
+        try:
+            await request_stop(self.backend, entry.run_id, asked, _PATIENCE, self.runtime)
+        except errors.RunOver:
+            return False
+        return True
 
     async def send(self, key: SessionKey, message: str | Message, deliver: Delivery, delivery_id: str | None) -> Sent:
         """See [`Session.send`][noetic_py.Session.send]."""
@@ -521,10 +545,15 @@ class SessionStore:
         queued = await self.queue.send(key, message, deliver, delivery_id, self.read)
         if queued is None:
             return Sent(delivery_id or "", True, False, self.durable)
+        reason = "interrupted by a message to the session"
         going = [run for run in live if run in self._going(key)]
         for run in going:
-            run.stop_from_outside("interrupt", "interrupted by a message to the session")
-        return Sent(queued.delivery_id, False, bool(going), self.durable)
+            run.interrupt_turn(reason)
+        interrupted = bool(going)
+        if deliver == "interrupt" and not live:
+            with suppress(errors.RunBusy):
+                interrupted = await self._interrupt_elsewhere(key, reason)
+        return Sent(queued.delivery_id, False, interrupted, self.durable)
 
     def _going(self, key: SessionKey) -> list[Run]:
         return [*self._live.get(key, ()), *(run for run in self._again if run.session == key)]

@@ -105,7 +105,7 @@ async def interrupt(harness: Harness, session: str, steps: int) -> None:
     """Interrupt what goes on, after a while."""
     for _ in range(steps):
         await anyio.lowlevel.checkpoint()
-    harness.session("ada", session).interrupt("Never mind.")
+    await harness.session("ada", session).interrupt("Never mind.")
 
 
 async def give_up(scope: anyio.CancelScope, steps: int) -> None:
@@ -257,7 +257,7 @@ PRIMITIVES = frozenset(
 def empty(harness: Harness) -> None:
     """Nobody is in a session or waits for one, and nothing of a run is left."""
     store = harness._session_store
-    assert (store.in_use, store._live, store._said, store._unsaved) == (0, {}, {}, {})
+    assert (store.in_use, store._live, store._unsaved) == (0, {}, {})
     assert (harness._living._runs, harness._detached_runs) == ({}, {})
     assert len(store._known) <= store.policy.cache_size
     assert len(store.watchers) <= store.policy.cache_size

@@ -27,7 +27,7 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.models import ModelEvent, ModelRequest, ModelResponse, TextPart
+from noetic_py.models import ModelEvent, ModelRequest, ModelResponse, ModelStream, TextPart
 from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -173,12 +173,15 @@ async def test_004_36_interrupts_are_looked_for_before_steps_and_tools_and_while
         ran.append("tool")
         return "no"
 
-    def stopped_while_it_answers(request: ModelRequest) -> FunctionCall:
-        assert harness.session("ada", "trip").interrupt()
-        return FunctionCall(name="search", arguments={})
+    class StoppedWhileItAnswers(ScriptedModel):
+        @asynccontextmanager
+        async def respond(self, request: ModelRequest, /) -> AsyncGenerator[ModelStream]:
+            assert await harness.session("ada", "trip").interrupt()
+            async with super().respond(request) as stream:
+                yield stream
 
     agent = loop(call_model(tools=[search]), until=until.no_tool_calls())
-    scripted, endless = ScriptedModel(stopped_while_it_answers, "never"), Endless()
+    scripted, endless = StoppedWhileItAnswers(FunctionCall(name="search", arguments={}), "never"), Endless()
     async with Harness(plugins=[], model=scripted) as harness:
         assert (await harness.run(stop >> after, "a", session=KEY)).status == "interrupted"
         assert (await harness.run(agent, "a", session=KEY)).status == "interrupted"

@@ -492,7 +492,7 @@ async def watch(w: World) -> object:
 
 @deed("Session.interrupt", "read", "abort")
 async def interrupt_session(w: World) -> object:
-    return w.harness.session(w.turning.user, w.turning.session).interrupt()
+    return await w.harness.session(w.turning.user, w.turning.session).interrupt()
 
 
 @deed("Session.edit", "read", "run")

@@ -226,7 +226,7 @@ async def test_an_open_call_of_a_session_is_not_answered_by_hand() -> None:
         async with session.stream(loop(call_model(), until=until.no_tool_calls(), max_iterations=3), "go") as stream:
             async for event in stream.events:
                 if type(event).__name__ == "ToolStarted":
-                    session.interrupt()
+                    await session.interrupt()
             await stream.ended()
         with pytest.raises(ForgedEvent, match="only its tool can answer"):
             async with session.edit() as edit:
