@@ -25,6 +25,8 @@ WORK = "tests.crash.working:work"
 PARTS = 3
 """How many steps run beside each other in a run."""
 PAUSE = 0.003
+LINES = 2 * (PARTS + 2)
+"""How many lines a run writes at least: each step when it begins and when it ends."""
 _STAGES = ("first", "part", "last")
 
 
@@ -152,9 +154,12 @@ class Workers:
         self.children.hear(pid, "ready")
         return pid
 
-    async def write(self, lines: int) -> None:
-        """Wait until they have written so many lines more."""
-        wanted = self._written() + lines
+    async def write(self, lines: int, most: int) -> None:
+        """Wait until they have written so many lines more, or as many as they do at least.
+
+        A slow machine takes longer to start a worker than the others need for what is left.
+        """
+        wanted = min(self._written() + lines, most)
         with anyio.fail_after(60):
             while self._written() < wanted:  # noqa: ASYNC110 # other processes work
                 await anyio.sleep(0.005)
@@ -210,12 +215,12 @@ async def carried_out(
     flow = flow_into(workers.lines, -1, spread=workers.spread)
     began = time.monotonic()
     async with Harness(checkpoints=backend, plugins=[], flows={"flow": flow}) as harness:
-        ids = [await submit(harness, flow, number, f"run-{number}") for number in range(runs)]
         try:
             for _ in range(4):
                 await anyio.to_thread.run_sync(workers.start)
+            ids = [await submit(harness, flow, number, f"run-{number}") for number in range(runs)]
             for number in range(kills):
-                await workers.write(workers.between)
+                await workers.write(workers.between, runs * LINES)
                 await anyio.sleep(workers.dice.uniform(0.02, 0.3))
                 await anyio.to_thread.run_sync(workers.kill)
                 if restart is not None and number == kills // 2:
