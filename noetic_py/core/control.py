@@ -536,7 +536,8 @@ class RunResult(Generic[O_co, S_co]):
             case "cancelled":
                 error = errors.Cancelled(f"cancelled: {reason}")
             case _:
-                error = errors.NoOutput("the run has no value", hint="look at result.status and result.items")
+                text = "the run has no value" if self.reason is None else f"the run has no value: {self.reason}"
+                error = errors.NoOutput(text, hint="look at result.status and result.items")
         error.result = self
         return error
 

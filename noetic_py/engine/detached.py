@@ -39,7 +39,7 @@ from noetic_py.engine.kinds.spawn import DetachedSpec, run_child
 from noetic_py.engine.layers.handles import layers_for
 from noetic_py.engine.layers.versions import is_older, migrated, revise_here, versions_of
 from noetic_py.engine.state import Execution, Run, budget_of, head, limits_of
-from noetic_py.engine.stops import COMPLETED, VALUELESS, asked_again, asked_by, asked_in, check_value, note
+from noetic_py.engine.stops import COMPLETED, VALUELESS, asked_again, asked_by, asked_in, check_value, note, out_of_time
 from noetic_py.errors import (
     Aborted,
     BudgetExceeded,
@@ -241,7 +241,11 @@ class Detached:
         asked = asked_in(valid, self.path)
         if asked is not None:
             reason = asked.reason
-            if output is None and asked.rule.wraps_up and _has_no_value(valid, self.path):
+            decided = {each.key for each in valid if isinstance(each, Decision) and each.path == self.path}
+            if output is None and asked.rule.wraps_up and VALUELESS in decided:
+                output, reason = NO_VALUE, out_of_time(reason)
+            elif output is None and asked.rule.wraps_up and "wrap_up" not in decided:
+                # There was no wrap-up step, and no loop with a value.
                 output = NO_VALUE
         if self.waiting:
             status, reason = "suspended", "it waits for an answer"
@@ -367,12 +371,6 @@ def _ending(
         # The recorded end: it was stopped before this process had the run.
         return "aborted", error.reason
     return "budget_exceeded" if isinstance(error, BudgetExceeded) else "failed", error.message
-
-
-def _has_no_value(journal: Sequence[JournalRecord], path: tuple[str, ...]) -> bool:
-    """Whether work that was wrapped up has no value: its wrap-up step says so, or there is none."""
-    decided = {each.key for each in journal if isinstance(each, Decision) and each.path == path}
-    return VALUELESS in decided or "wrap_up" not in decided
 
 
 def _valid(journal: Sequence[JournalRecord], path: tuple[str, ...]) -> Sequence[JournalRecord]:

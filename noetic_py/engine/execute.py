@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+import copy
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
+from decimal import Decimal
 from functools import partial
 from logging import DEBUG, WARNING
 from types import coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
 
     from noetic_py.engine.shared_budgets import RunBudgets
 
+
+_Error = TypeVar("_Error", bound=errors.NoeticError)
 
 NO_META = StepMeta()
 _NO_SPAN = nullcontext()
@@ -414,12 +418,21 @@ async def under_budget(frame: Frame, budget: Budget, body: Callable[[], Awaitabl
         return await _until_deadline(frame, lease, body)
     except errors.BudgetExceeded as error:
         step = wrap_up_step(budget)
-        if step is None or frame.wrap_up is not None:
+        if step is None:
             raise
+        if frame.wrap_up is not None:
+            # In an attempt after the one that was wrapped up.
+            text = f"{error.message}; its wrap-up has been run already"
+            raise retold(error, text, hint_beside(error)) from error.__cause__
         # Unwritten changes of the body are dropped, like its items.
         frame.drop_unwritten()
         settle_failure(frame, error, wrapped=False)
-        return await _until_deadline(frame, *open_wrap_up(frame, lease, step, error))
+        reserve, work = open_wrap_up(frame, lease, step, error)
+        try:
+            return await _until_deadline(frame, reserve, work)
+        except errors.NoeticError as failure:
+            text = f"{error.message}; its wrap-up failed: {failure.message}"
+            raise retold(failure, text, remedy_of(failure, lease)) from failure.__cause__
 
 
 def open_wrap_up(
@@ -433,6 +446,33 @@ def open_wrap_up(
         ledger.recover_wrap_up(run, wrap_up, frame.at)
     run.journal.append(Decision(frame.at, "wrap_up", () if error is None else error.path))
     return wrap_up, lambda: execute(step, None, frame, "wrap_up")
+
+
+def remedy_of(failure: errors.NoeticError, lease: BudgetLease) -> str:
+    """What to try after the failure of the wrap-up of a lease."""
+    reserve = None if lease.budget is None else lease.budget.reserve
+    if isinstance(failure, errors.BudgetExceeded) and reserve is not None:
+        kept: Mapping[str, Decimal | float | None] = {**reserve.limits, "seconds": reserve.seconds}
+        keyword, limit = failure.dimension.partition(":")[0], kept.get(failure.dimension)
+        if limit == failure.limit:
+            return f"raise {keyword}= of reserve=, or let the step of wrap_up= do less"
+        if limit is None and failure.limit == lease.limits.get(failure.dimension):
+            return f"keep {keyword}= back too, in reserve="
+    if isinstance(failure, errors.NoOutput):
+        return "make wrap_up= one call_model(...) without tools, whose model answers with text"
+    return failure.hint or "correct the step of wrap_up="
+
+
+def hint_beside(error: errors.BudgetExceeded) -> str | None:
+    """The hint of an error of a budget that has a wrap-up: not to give it one."""
+    return None if error.hint is None else error.hint.removesuffix(", or give it wrap_up= and reserve=")
+
+
+def retold(error: _Error, text: str, hint: str | None) -> _Error:
+    """An error with another text; what the journal has of the error stays as it was."""
+    told = copy.copy(error)
+    told.message, told.args, told.hint, told.left = text, (text,), hint, error.left
+    return told
 
 
 async def _until_deadline(frame: Frame, lease: BudgetLease, body: Callable[[], Awaitable[object]]) -> object:

@@ -26,7 +26,17 @@ from noetic_py.core.runtime import SYSTEM, current_span, place_of, recorded_span
 from noetic_py.core.shared_budget import SharedBudget
 from noetic_py.engine import hooks, stops
 from noetic_py.engine.detached import detach, recover_detached
-from noetic_py.engine.execute import as_error, call_from_body, execute, open_wrap_up, restore, settle_failure
+from noetic_py.engine.execute import (
+    as_error,
+    call_from_body,
+    execute,
+    hint_beside,
+    open_wrap_up,
+    remedy_of,
+    restore,
+    retold,
+    settle_failure,
+)
 from noetic_py.engine.frame import Frame, Waiting, failure_of, is_late
 from noetic_py.engine.journaling.fold import CLOSE, OPEN, items_below, visible
 from noetic_py.engine.journaling.ledger import checkpoint, count_turns, discarded, recover
@@ -47,7 +57,16 @@ from noetic_py.engine.progress import RunProgress
 from noetic_py.engine.protocol import Interpreter
 from noetic_py.engine.shared_budgets import RunBudgets
 from noetic_py.engine.state import Execution, Run, head, split, wrap_up_step
-from noetic_py.engine.stops import ORPHAN, VALUELESS, asked_again, note, note_valueless, value_so_far, wrap_up_of
+from noetic_py.engine.stops import (
+    ORPHAN,
+    VALUELESS,
+    asked_again,
+    note,
+    note_valueless,
+    out_of_time,
+    value_so_far,
+    wrap_up_of,
+)
 from noetic_py.engine.telemetry import record_failure
 from noetic_py.errors import BudgetExceeded, CheckpointError, NoeticError
 from noetic_py.journal.records import (
@@ -245,7 +264,7 @@ async def _outcome(
     asked = stop is not None and stop.rule.wraps_up
     _discard_wrap_up(root, again=asked or (stop is not None and stop.error is not None and lease.keeps))
     if stop is not None and stop.error is not None and lease.keeps and plan.budget is not None:
-        output, _ = await _wrap_up(x, root, wrap_up_step(plan.budget), lease, stop.error)
+        output, stop = await _budget_wrapped_up(x, root, plan.budget, lease, stop)
         await run.dismiss()
     elif stop is not None and asked:
         output, stop, error = await _wrapped_up(x, root, plan, lease, stop)
@@ -356,16 +375,18 @@ async def _wrapped_up(
         return (value := value_so_far(x.run, plan.step)), _giving(stop, value), None
     if recorded(root, VALUELESS) is not NOTHING:
         restore(root)
-        return NO_VALUE, stop, None
+        return NO_VALUE, evolve(stop, reason=out_of_time(stop.reason)), None
     x.wraps = True
     output, error = await _wrap_up(x, root, step, lease, None)
     if x.stop is not None:
         # Stopped in another way meanwhile, and that holds.
-        stop, error = x.stop, None
-        output = stop.value if stop.rule.completes else NO_VALUE
-    elif output is NO_VALUE and error is None:
+        return (x.stop.value if x.stop.rule.completes else NO_VALUE), x.stop, None
+    if error is not None:
+        return NO_VALUE, None, retold(error, f"the wrap-up failed: {error.message}", remedy_of(error, lease))
+    if output is NO_VALUE:
         note_valueless(x.run)
-    return output, (_giving(stop, output) if error is None else None), error
+        stop = evolve(stop, reason=out_of_time(stop.reason))
+    return output, _giving(stop, output), None
 
 
 def _giving(stop: Control, output: object) -> Control:
@@ -373,12 +394,32 @@ def _giving(stop: Control, output: object) -> Control:
     return stop if output is NO_VALUE else evolve(stop, value=output)
 
 
+async def _budget_wrapped_up(
+    x: Execution, root: Frame, budget: Budget, lease: BudgetLease, stop: Control
+) -> tuple[object, Control]:
+    """Run the wrap-up of a spent budget; when even that fails, the run has no value, and its stop says why."""
+    step, error = wrap_up_step(budget), stop.error
+    if step is None or error is None:
+        return NO_VALUE, stop
+    output, failure = await _wrap_up(x, root, step, lease, error)
+    if x.stop is not None:
+        # Stopped in another way meanwhile, and that holds.
+        return (x.stop.value if x.stop.rule.completes else NO_VALUE), x.stop
+    if output is not NO_VALUE:
+        return output, evolve(stop, error=retold(error, error.message, hint_beside(error)))
+    if failure is None:
+        seconds = 0.0 if budget.reserve is None else budget.reserve.seconds or 0.0
+        failure = BudgetExceeded("seconds", limit=seconds, requested=0.0, settled=seconds)
+    log("runs", ERROR, "the wrap-up failed: %s", failure.message, where=root.where, error=failure)
+    both = retold(error, f"{error.message}; its wrap-up failed: {failure.message}", remedy_of(failure, lease))
+    both.__cause__ = failure
+    return NO_VALUE, evolve(stop, error=both, reason=both.message)
+
+
 async def _wrap_up(
-    x: Execution, root: Frame, step: AnyStep | None, lease: BudgetLease, error: BudgetExceeded | None
+    x: Execution, root: Frame, step: AnyStep, lease: BudgetLease, error: BudgetExceeded | None
 ) -> tuple[object, NoeticError | None]:
-    """Run the wrap-up on the reserve; when even that fails, the run simply has no value, and why is given too."""
-    if step is None:
-        return NO_VALUE, None
+    """Run a wrap-up on the reserve: its value, or why it failed; neither when it was stopped or out of time."""
     x.ended()
     x.stop = None
     x.cancel_scope = anyio.CancelScope()
@@ -394,9 +435,6 @@ async def _wrap_up(
     except Exception as failed:  # noqa: BLE001 # it is given to the caller of the wrap-up
         failure = as_error(root, failed)
         settle_failure(root, failure)
-        if error is not None:
-            # The run ends for its budget, and its result says nothing of the wrap-up.
-            log("runs", ERROR, "the wrap-up failed: %s", failure.message, where=root.where, error=failure)
         return NO_VALUE, failure
     finally:
         # Its steps are the run's, and the run's result tells of them.

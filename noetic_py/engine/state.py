@@ -776,7 +776,7 @@ class Execution:
     def out_of_time(self, limit: float) -> Control:
         """The control of an execution whose time is over."""
         error = BudgetExceeded("seconds", limit=limit, requested=0.0, settled=limit)
-        control = Control("budget", reason=str(error), error=error)
+        control = Control("budget", reason=error.message, error=error)
         if self.stop is None:
             self.stop = control
             self.run.has_stopped(1)

@@ -185,6 +185,11 @@ def note_valueless(run: Run, path: Path = ()) -> None:
     run.journal.append(Decision(path, VALUELESS, True))
 
 
+def out_of_time(reason: str | None) -> str:
+    """The reason of a stop whose wrap-up has ended without a value."""
+    return f"{reason or 'wrapped up'}; the wrap-up was out of time: raise seconds= of reserve="
+
+
 def asked_in(journal: Sequence[JournalRecord], path: Path = ()) -> Asked | None:
     """The last stop that a journal says was asked for: of the run, or of what goes on beside its flow at a path."""
     for record in reversed(journal):

@@ -16,7 +16,16 @@ from noetic_py.core.budget import BudgetLease
 from noetic_py.core.control import NO_VALUE, Control
 from noetic_py.core.log import ItemLog
 from noetic_py.core.state import NO_LAYER_STATES, StateBag
-from noetic_py.engine.execute import close_lease, execute, open_lease, open_wrap_up, restore, under_budget
+from noetic_py.engine.execute import (
+    close_lease,
+    execute,
+    open_lease,
+    open_wrap_up,
+    remedy_of,
+    restore,
+    retold,
+    under_budget,
+)
 from noetic_py.engine.frame import Frame, Waiting, frame_around, is_late
 from noetic_py.engine.journaling import ledger, replay
 from noetic_py.engine.kind import Kind, Shared
@@ -25,7 +34,7 @@ from noetic_py.engine.layers.lifecycle import close_layers, join_returned, open_
 from noetic_py.engine.layers.versions import revise_here
 from noetic_py.engine.state import Execution, head, wrap_up_step
 from noetic_py.engine.stops import VALUELESS, asked_again, note_valueless, value_so_far, wrap_up_of
-from noetic_py.errors import Aborted, BudgetExceeded, Interrupted, StepTimeout
+from noetic_py.errors import Aborted, BudgetExceeded, Interrupted, NoeticError, StepTimeout
 from noetic_py.steps.spawn import MemorySpec, SpawnSpec
 
 
@@ -140,7 +149,8 @@ async def _wrap_up(child: Execution, root: Frame, spec: SpawnSpec) -> object:
     child.wraps = True
     child.ended()
     child.stop, child.cancel_scope = None, anyio.CancelScope()
-    reserve, work = open_wrap_up(root, root.lease, step, None)
+    lease = root.lease
+    reserve, work = open_wrap_up(root, lease, step, None)
     if reserve.deadline is not None:
         child.run.has_deadline()
         child.cancel_scope.deadline = anyio.current_time() + max(0.0, reserve.deadline - child.run.runtime.monotonic())
@@ -149,6 +159,9 @@ async def _wrap_up(child: Execution, root: Frame, spec: SpawnSpec) -> object:
             output = await work()
             if not is_late(child.cancel_scope):
                 return output
+    except NoeticError as failure:
+        text = f"the wrap-up failed: {failure.message}"
+        raise retold(failure, text, remedy_of(failure, lease)) from failure.__cause__
     finally:
         reserve.close()
     if child.stop is None:

@@ -1,0 +1,291 @@
+"""A wrap-up that fails: the run says that it has failed, why, and what to try, wherever the wrap-up was run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from noetic_py import (
+    Budget,
+    Context,
+    FunctionCall,
+    Harness,
+    InMemoryBackend,
+    Memory,
+    Retry,
+    StateBag,
+    call_model,
+    errors,
+    loop,
+    sequence,
+    spawn,
+    step,
+    tool,
+    until,
+)
+from noetic_py.context.detached import DetachedRun
+from noetic_py.core.control import AnyResult
+from noetic_py.journal.records import RunEnded
+from noetic_py.testing import ScriptedModel
+
+pytestmark = pytest.mark.anyio
+
+Ctx = Context[Memory, StateBag]
+SPENT = "budget of 2 steps reached: 2 spent, 1 more asked for"
+
+
+@step
+async def echo(x: object) -> object:
+    return x
+
+
+@step
+async def broken(_: object) -> str:
+    raise ValueError("nothing is left")
+
+
+@step
+async def slow(_: object) -> str:
+    await anyio.sleep_forever()
+    return ""
+
+
+@step
+async def gives_up(_: object, ctx: Ctx) -> str:
+    ctx.abort("no sources")
+    await anyio.sleep_forever()
+    return ""
+
+
+@step
+async def knows(_: object, ctx: Ctx) -> str:
+    ctx.complete("known")
+    return ""
+
+
+work = sequence(echo, echo, echo, id="work")
+asks = call_model(ScriptedModel(*[FunctionCall(name="look", arguments={})] * 20), id="asks")
+
+
+def kept(wrap_up: Any, **reserve: Any) -> Budget:
+    """Two steps, and a reserve."""
+    return Budget(steps=2 + reserve.get("steps", 0), wrap_up=wrap_up, reserve=Budget(**reserve))
+
+
+FAILING = [
+    (kept(broken, steps=1), "ValueError: nothing is left", "correct the step of wrap_up="),
+    (
+        kept(sequence(echo, echo, id="greedy"), steps=1),
+        "budget of 1 steps reached: 1 spent, 1 more asked for",
+        "raise steps= of reserve=, or let the step of wrap_up= do less",
+    ),
+    (
+        kept(echo, tokens=100),
+        "budget of 2 steps reached: 2 spent, 1 more asked for",
+        "keep steps= back too, in reserve=",
+    ),
+    (
+        kept(asks, steps=1),
+        "the model called tools, so this round has no value",
+        "make wrap_up= one call_model(...) without tools, whose model answers with text",
+    ),
+    (
+        kept(slow, steps=1, seconds=0.01),
+        "budget of 0.01 seconds reached: 0.01 spent, 0.0 more asked for",
+        "raise seconds= of reserve=, or let the step of wrap_up= do less",
+    ),
+]
+NAMES = ("broken", "greedy", "not-kept", "asks", "slow")
+
+
+@pytest.mark.parametrize(("budget", "why", "remedy"), FAILING, ids=NAMES)
+async def test_that_of_a_run(budget: Budget, why: str, remedy: str) -> None:
+    async with InMemoryBackend() as backend, Harness(plugins=(), checkpoints=backend) as harness:
+        first = await harness.run(work, 1, budget=budget, run_id="r")
+        again = await harness.resume("r", work, budget=budget)
+        ends = [each for each in await harness.runs.journal("r") if isinstance(each, RunEnded)]
+    for result in (first, again):
+        check(result, "budget_exceeded", why, remedy)
+        assert isinstance(result.error, errors.BudgetExceeded)
+        assert result.error.dimension == "steps"
+        cause = result.error.__cause__
+        assert isinstance(cause, errors.NoeticError)
+        assert cause.message == why
+        with pytest.raises(errors.BudgetExceeded, match="its wrap-up failed"):
+            _ = result.value
+    assert ends[0].reason == first.reason
+
+
+def check(result: AnyResult, status: str, why: str, remedy: str) -> None:
+    assert (result.status, result.has_value) == (status, False)
+    assert result.reason is not None
+    spent, _, failed = result.reason.partition("; its wrap-up failed: ")
+    # A run that is resumed counts the steps of the wrap-up too.
+    assert (spent.replace(": 3 spent", ": 2 spent"), failed) == (SPENT, why)
+    assert result.error is not None
+    assert (result.error.message, result.error.hint) == (result.reason, remedy)
+
+
+@pytest.mark.parametrize(("budget", "why", "remedy"), FAILING, ids=NAMES)
+@pytest.mark.parametrize("how", ["step", "spawn"])
+async def test_that_of_a_step_and_of_a_spawn(budget: Budget, why: str, remedy: str, how: str) -> None:
+    flow: Any = work.with_options(budget=budget) if how == "step" else spawn(work, budget=budget)
+    async with InMemoryBackend() as backend, Harness(plugins=(), checkpoints=backend) as harness:
+        first = await harness.run(flow, 1, run_id="r", on_error="result")
+        again = await harness.resume("r", flow, on_error="result")
+        ends = [each for each in await harness.runs.journal("r") if isinstance(each, RunEnded)]
+    for result in (first, again):
+        check(result, first.status, why, remedy)
+    assert ends[0].reason == first.reason
+    if "ValueError" in why:
+        assert isinstance(first.error, errors.StepFailed)
+        assert isinstance(first.error.__cause__, ValueError)
+
+
+async def test_an_agent_as_a_tool_tells_the_model() -> None:
+    agent = spawn(work, budget=kept(broken, steps=1))
+    heard: list[str] = []
+
+    @tool
+    async def helper(ctx: Ctx) -> str:
+        """Help."""
+        try:
+            await agent(1, ctx)
+        except errors.StepFailed as error:
+            heard.append(error.message)
+            raise
+        return ""
+
+    model = ScriptedModel(FunctionCall(name="helper", arguments={}), "It failed.")
+    flow = loop(call_model(tools=[helper]), until=until.no_tool_calls())
+    async with Harness(plugins=(), model=model) as harness:
+        result = await harness.run(flow, "Go.")
+    assert result.value == "It failed."
+    assert heard == [f"{SPENT}; its wrap-up failed: ValueError: nothing is left"]
+
+
+async def test_an_attempt_after_the_wrap_up_has_no_other() -> None:
+    flow = work.with_options(budget=kept(broken, steps=1), retry=Retry(2, initial=0))
+    async with Harness(plugins=()) as harness:
+        result = await harness.run(flow, 1)
+    assert result.status == "budget_exceeded"
+    assert result.error is not None
+    assert str(result.reason).endswith("; its wrap-up has been run already")
+    assert result.error.hint == "raise steps= of the budget"
+
+
+@pytest.mark.parametrize(
+    ("wrap_up", "status", "reason"),
+    [(gives_up, "aborted", "no sources"), (knows, "completed", "complete() at wrap_up")],
+    ids=["abort", "complete"],
+)
+async def test_a_wrap_up_that_stops_its_run_does_so_also_before_it_is_resumed(
+    wrap_up: Any, status: str, reason: str
+) -> None:
+    budget = kept(wrap_up, steps=1)
+    async with InMemoryBackend() as backend, Harness(plugins=(), checkpoints=backend) as harness:
+        first = await harness.run(work, 1, budget=budget, run_id="r")
+        again = await harness.resume("r", work, budget=budget)
+    for result in (first, again):
+        assert (result.status, result.reason) == (status, reason)
+        assert result.output_or(None) == ("known" if status == "completed" else None)
+
+
+async def test_a_budget_that_was_wrapped_up_is_not_told_to_have_a_wrap_up() -> None:
+    async with Harness(plugins=()) as harness:
+        result = await harness.run(work, 1, budget=kept(echo, steps=1))
+    assert (result.status, result.value, result.reason) == ("budget_exceeded", None, SPENT)
+    assert result.error is not None
+    assert result.error.hint == "raise steps= of the budget"
+
+
+class Waits:
+    """A step that waits until it is stopped."""
+
+    def __init__(self) -> None:
+        self.there = anyio.Event()
+
+        @step(id="waits")
+        async def waits(x: int) -> int:
+            self.there.set()
+            await anyio.sleep_forever()
+            return x
+
+        self.flow = loop(waits, until=until.never(), id="waiting")
+
+
+@pytest.mark.parametrize(
+    ("wrap_up", "reserve", "why", "remedy"),
+    [
+        (broken, Budget(steps=1), "ValueError: nothing is left", "correct the step of wrap_up="),
+        (
+            sequence(echo, echo, id="greedy"),
+            Budget(steps=1),
+            "budget of 1 steps reached: 1 spent, 1 more asked for",
+            "raise steps= of reserve=, or let the step of wrap_up= do less",
+        ),
+    ],
+    ids=["broken", "greedy"],
+)
+@pytest.mark.parametrize("where", ["run", "beside"])
+async def test_one_that_was_asked_for(wrap_up: Any, reserve: Budget, why: str, remedy: str, where: str) -> None:
+    made, works = Waits(), list[DetachedRun[Any]]()
+    found: list[AnyResult] = []
+    budget = Budget(steps=50, wrap_up=wrap_up, reserve=reserve)
+
+    @step
+    async def start(n: int, ctx: Ctx) -> str:
+        works.append(ctx.spawn_detached(made.flow, n, budget=budget))
+        found.append(await works[-1].wait())
+        return found[-1].status
+
+    async with InMemoryBackend() as backend, Harness(plugins=(), checkpoints=backend) as harness:
+        if where == "run":
+            handle = harness.start(made.flow, 1, run_id="r", budget=budget, on_error="result")
+            await made.there.wait()
+            assert handle.wrap_up("closing time")
+            found.append(await handle.result())
+            found.append(await harness.resume("r", made.flow, budget=budget, on_error="result"))
+        else:
+            beside = harness.start(start, 1, run_id="r")
+            await made.there.wait()
+            assert works[0].wrap_up("closing time")
+            await beside.result()
+    for result in found:
+        assert result.has_value is False
+        assert result.reason == f"the wrap-up failed: {why}"
+        assert result.error is not None
+        assert (result.error.message, result.error.hint) == (result.reason, remedy)
+
+
+@pytest.mark.parametrize("where", ["run", "beside"])
+async def test_one_that_was_asked_for_and_is_out_of_time(where: str) -> None:
+    made, works = Waits(), list[DetachedRun[Any]]()
+    found: list[AnyResult] = []
+    budget = Budget(seconds=60, wrap_up=slow, reserve=Budget(seconds=0.01))
+
+    @step
+    async def start(n: int, ctx: Ctx) -> str:
+        works.append(ctx.spawn_detached(made.flow, n, budget=budget))
+        found.append(await works[-1].wait())
+        return found[-1].status
+
+    async with InMemoryBackend() as backend, Harness(plugins=(), checkpoints=backend) as harness:
+        if where == "run":
+            handle = harness.start(made.flow, 1, run_id="r", budget=budget)
+            await made.there.wait()
+            assert handle.wrap_up("closing time")
+            found.append(await handle.result())
+            found.append(await harness.resume("r", made.flow, budget=budget))
+        else:
+            beside = harness.start(start, 1, run_id="r")
+            await made.there.wait()
+            assert works[0].wrap_up("closing time")
+            await beside.result()
+    for result in found:
+        assert (result.status, result.has_value) == ("completed", False)
+        assert result.reason == "closing time; the wrap-up was out of time: raise seconds= of reserve="
+        with pytest.raises(errors.NoOutput, match="closing time; the wrap-up was out of time"):
+            _ = result.value
