@@ -1,7 +1,7 @@
 """Of all tests, the library's and the plugins': their order, files and programs, and which say what they cover.
 
-Saying so more than doubles what a test costs. What random programs, killed processes, servers, a browser and further
-cases on the second event loop run is the same code once more, so with coverage switched on it is not watched.
+Saying so nearly doubles what a test costs. What random programs, killed processes, servers, a browser, examples and
+further cases on the second event loop run is the same code once more, so with coverage switched on it is not watched.
 """
 
 from __future__ import annotations
@@ -31,12 +31,36 @@ UNWATCHED = tuple(
     for path in (
         "tests/crash",
         "tests/properties",
+        "tests/security",
+        "tests/test_benchmarks.py",
+        "tests/test_benchmarks_compare.py",
+        "tests/test_chat_server.py",
+        "tests/test_docs_",
+        "tests/test_erase.py",
+        "tests/test_examples.py",
+        "tests/test_histories.py",
+        "tests/test_house.py",
+        "tests/test_how_to_add.py",
+        "tests/test_journal_patches.py",
+        "tests/test_large.py",
+        "tests/test_memory_conversation.py",
+        "tests/test_memory_layers_",
+        "tests/test_mistakes.py",
+        "tests/test_packaging.py",
+        "tests/test_public_api.py",
+        "tests/test_random_programs.py",
+        "tests/test_resumed_counts.py",
+        "tests/test_typing.py",
         "tests/test_web_form.py",
+        "plugins/noetic-local",
+        "plugins/noetic-mcp",
         "plugins/noetic-postgres",
         "plugins/noetic-redis",
+        "plugins/noetic-signing",
         "plugins/noetic-temporal",
     )
 )
+"""Beginnings of paths: what runs the same code once more, or tools and not the library."""
 ASKED = ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")
 
 # Most of the time of a store's tests would go into waiting for a disk to sync. Which calls sync what is shown by the
