@@ -335,9 +335,9 @@ async def test_a_run_that_goes_on_is_busy(backend: FaultyBackend) -> None:
         handle = running.start(wait, 1, run_id="r")
         await here.wait()
         for each in (other, running):
-            with pytest.raises(errors.RunBusy):
+            with pytest.raises(errors.RunBusy, match="'r'"):
                 await each.resume("r", wait)
-        with pytest.raises(errors.RunBusy):
+        with pytest.raises(errors.RunBusy, match="'r'"):
             await other.run(wait, 1, run_id="r")
         free.set()
         assert (await handle.result()).value == 1

@@ -580,8 +580,10 @@ async def test_another_process_is_told_before_anything_happens(tmp_path: Path) -
         async with anyio.create_task_group() as group:
             group.start_soon(one.session("ada", "trip").run, slow, "one")
             await begun.wait()
-            with pytest.raises(RunBusy):
+            with pytest.raises(RunBusy, match=r"^session 'trip' is held by .*\n.*SessionPolicy\(wait=30\)"):
                 await two.session("ada", "trip").run(slow, "two")
+            with pytest.raises(RunBusy, match=r"^session 'trip' is held by another process\n.*then delete it"):
+                await two.sessions.delete(SessionKey("ada", "trip"))
             free.set()
         assert effects == ["one"]
         assert (await two.session("ada", "trip").run(slow, "two")).value == "two"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from noetic_py import (
@@ -31,6 +32,7 @@ from noetic_py import (
     until,
 )
 from noetic_py.checkpoints import CheckpointBackend, SqliteBackend
+from noetic_py.core.runtime import Runtime
 from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -169,6 +171,33 @@ async def test_a_turn_that_waits_can_be_given_up(conflict: str) -> None:
         assert (await told(chat))[-3:] == ["output: paid 0", "output: paid 2", "assistant: done"]
     assert sorted(made) == [0, 1, 2]
     assert (await say(chat, "bye")).value == "heard bye"
+
+
+class Hurried(Runtime):
+    """The machine's clock, on which a pause takes no time."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead
+
+    async def sleep(self, seconds: float) -> None:
+        self.ahead += seconds
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_a_turn_whose_run_another_process_resumes_names_the_session() -> None:
+    backend, policy = InMemoryBackend(), SessionPolicy(on_suspended="close")
+    model = ScriptedModel(*[clerk] * 9)
+    chat: Any = Harness(plugins=(), checkpoints=backend, model=model, sessions=policy, runtime=Hurried())
+    first = await say(chat, "pay")
+    lease = await backend.acquire(first.run_id, ttl=30)
+    with pytest.raises(errors.RunBusy) as caught:
+        await say(chat, "never mind")
+    busy = f"session {KEY.session!r} is busy: another process resumes run {first.run_id!r} of its last turn"
+    assert (caught.value.message, caught.value.hint) == (busy, "SessionPolicy(wait=30) waits for it")
+    await backend.release(lease)
+    assert (await say(chat, "never mind")).value == "heard never mind"
 
 
 async def test_turns_side_by_side_wait_by_themselves() -> None:

@@ -178,6 +178,8 @@ async def begin_stored_run(run: Run, plan: RunPlan, storage: RunStorage) -> RunP
     except BaseException as error:
         # It has not begun here.
         run.journal.clear()
+        if isinstance(error, RunBusy):
+            raise _held(run.run_id, error) from error
         # Where there is no such run, its session was written by another owner meanwhile.
         if not isinstance(error, PositionConflict) or await storage.backend.head(run.run_id) is None:
             raise
@@ -208,7 +210,10 @@ async def acquire_lease(backend: CheckpointBackend, run_id: str, ttl: float) -> 
     Raises:
         RunBusy: Another owner has it.
     """
-    lease = await backend.acquire(run_id, ttl=ttl)
+    try:
+        lease = await backend.acquire(run_id, ttl=ttl)
+    except RunBusy as busy:
+        raise _held(run_id, busy) from busy
     if lease.position is not None:
         return lease, Head(lease.position, lease.fence)
     try:
@@ -219,6 +224,10 @@ async def acquire_lease(backend: CheckpointBackend, run_id: str, ttl: float) -> 
     if head is not None and head.fence != lease.fence:
         raise RunBusy("the lease ran out before it was known here", hint="try again; the store answers slowly")
     return lease, head
+
+
+def _held(run_id: str, busy: RunBusy) -> RunBusy:
+    return RunBusy(f"another owner holds run {run_id!r}", hint=busy.hint)
 
 
 async def _owned(storage: RunStorage, run_id: str) -> tuple[Lease, Head | None, float]:

@@ -335,6 +335,15 @@ class SessionEdit:
         self.states: set[str] = states
 
 
+@contextmanager
+def _naming(key: SessionKey, hint: str) -> Generator[None]:
+    """Say which session is busy: the store knows its stream only."""
+    try:
+        yield
+    except errors.RunBusy as busy:
+        raise errors.RunBusy(f"session {key.session!r} is held by another process", hint=hint) from busy
+
+
 class SessionStore:
     """All sessions of one harness.
 
@@ -452,7 +461,9 @@ class SessionStore:
     async def _acquire(self, key: SessionKey, *, new: bool = False) -> SessionLease:
         if new:
             self.lock.check()
-        lease, head = await acquire_lease(self.backend, key.stream, self.ttl)
+        hint = f"SessionPolicy(wait={max(30.0, 2 * self.policy.wait):g}) waits for it"
+        with _naming(key, hint):
+            lease, head = await acquire_lease(self.backend, key.stream, self.ttl)
         return SessionLease(self.backend, lease, 0 if head is None else head.position, self.ttl)
 
     async def read(self, key: SessionKey, codec: Codec | None = None) -> session_stream.StoredConversation:
@@ -642,7 +653,8 @@ class SessionStore:
     async def delete(self, key: SessionKey) -> None:
         """Forget a session."""
         async with self.lock.acquire(key):
-            await self.backend.delete(key.stream)
+            with _naming(key, "wait for its turn to end, then delete it"):
+                await self.backend.delete(key.stream)
             await self.backend.remove(index_of(key.app, key.user), key.session)
             for layer in self.layers:
                 await forget(self.layer_store, layer=layer, scope=Scope.THREAD, owner=key.stream)

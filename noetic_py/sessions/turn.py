@@ -452,7 +452,14 @@ class Turn:
         # Its lease is not older than the session's by more than it took to begin.
         patience = max(self._store.policy.wait, _MOMENT)
         acquire = partial(backend.acquire, run_id, ttl=self._store.ttl)
-        run_lease = await when_free(acquire, patience, self._store.runtime)
+        try:
+            run_lease = await when_free(acquire, patience, self._store.runtime)
+        except errors.RunBusy as busy:
+            # It says so of a run, which the caller has not named.
+            raise errors.RunBusy(
+                f"session {self._key.session!r} is busy: another process resumes run {run_id!r} of its last turn",
+                hint=f"SessionPolicy(wait={max(30.0, 2 * patience):g}) waits for it",
+            ) from busy
         try:
             await self._end(lease, conversation, run_id)
         finally:
