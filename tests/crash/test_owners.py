@@ -13,7 +13,7 @@ from tests.crash.children import Children, Ended
 from tests.crash.conftest import Figure
 from tests.crash.folders import quick_folder
 from tests.crash.lives import Life, new_life, same, two_at_once
-from tests.properties.checks import SEED, examples
+from tests.properties.checks import FULL, SEED, examples
 
 TOGETHER = examples(sample=8, full=200)
 """How often two processes begin at one moment."""
@@ -60,7 +60,8 @@ def stopped_at_a_gate(children: Children, seed: int, *, killed: bool) -> str:
             begun = time.monotonic()
             heir = life.begin()
             children.hear(heir, "held")
-            assert time.monotonic() - begun < 1.0, life.explain("the run was not free at once")
+            # The sample may run on a busy machine.
+            assert time.monotonic() - begun < (1.0 if FULL else 5.0), life.explain("the run was not free at once")
         else:
             os.kill(owner, signal.SIGCONT)
         life.open_gate()

@@ -27,7 +27,7 @@ from tests.crash.jobs import RUN
 from tests.crash.ledger import read_ledger, shown
 from tests.crash.lives import Life, NewLife, same, two_at_once
 from tests.crash.working import Workers, carried_out
-from tests.properties.checks import SEED, examples
+from tests.properties.checks import FULL, SEED, examples
 from tests.servers.jobs import ADDRESS
 from tests.servers.tested import ServerOfTests
 
@@ -159,7 +159,8 @@ class Processes:
                         break
                     except RunBusy:
                         continue
-                assert time.monotonic() - begun < LEASE + 1.0
+                # The sample may run on a busy machine.
+                assert time.monotonic() - begun < LEASE + (1.0 if FULL else 5.0)
                 assert lease.fence > fence
 
     def test_a_forked_process_refuses(self, children: Children) -> None:
