@@ -175,25 +175,25 @@ async def take_messages(run: Run) -> None:
         return
     signals = await received(store.backend, run.run_id, store.read)
     messages = {signal.number: message for signal, message in messages_in(signals)}
-    before, read, is_first, full = len(run.journal), store.read, True, set[str]()
+    before, read, is_first = len(run.journal), store.read, True
     for signal in signals:
         message = messages.get(signal.number)
         # Signals leave an inbox in order: behind one that has to stay, a message stays too, and is known by its key.
-        is_first = message is not None and _take(run, store.codec, message, full) and is_first
+        is_first = message is not None and _take(run, store.codec, message) and is_first
         if is_first:
             read = signal.number
     if len(run.journal) > before or read > store.read:
         await store.receive(run.journal, read)
 
 
-def _take(run: Run, codec: Codec, message: Decision, full: set[str]) -> bool:
+def _take(run: Run, codec: Codec, message: Decision) -> bool:
     """Put a message into its channel; says whether it is there, or cannot be put there at all."""
     known = run.messages = run.messages or set()
     if message.key in known:
         return True
     name, tree = message.value
     live = run.channels.known(name)
-    if live is None or name in full:
+    if live is None:
         return False
     try:
         value = from_outside(live.channel, codec.decode(tree, live.channel.schema))
@@ -202,7 +202,6 @@ def _take(run: Run, codec: Codec, message: Decision, full: set[str]) -> bool:
         log("runs", WARNING, text, name, run.run_id, error.message, where=Where(run.run_id))
     else:
         if not live.offer((message.key,), value):
-            full.add(name)
             return False
         run.journal.append(message)
     known.add(message.key)

@@ -539,13 +539,12 @@ class SessionStore:
             RunBusy: It has not answered in time.
         """
         turn = (await self.read(key)).open if self.durable else None
-        entry = None if turn is None else await self.backend.entry(turn.run_id)
-        if entry is None or not entry.held:
+        if turn is None:
             return False
         asked = Asked("interrupt", message, reason, asked_by(), self.runtime.new_id())
         try:
-            await request_stop(self.backend, entry.run_id, asked, _PATIENCE, self.runtime)
-        except errors.RunOver:
+            await request_stop(self.backend, turn.run_id, asked, _PATIENCE, self.runtime)
+        except (errors.RunOver, errors.RunNotFound):
             return False
         return True
 
