@@ -1149,7 +1149,7 @@ class Overloaded(NoeticError):
 
 
 class RunBusy(CheckpointError):
-    """Another owner holds the run or the session."""
+    """Another owner holds the run or the session, or there is a run with this `run_id=` already."""
 
 
 class RunOver(CheckpointError):

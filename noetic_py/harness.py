@@ -464,6 +464,7 @@ class Harness(Generic[M_co]):
             NoeticError: The run broke; the error carries the result. `on_error="result"` returns it instead.
             ConfigError: An option is unknown or of the wrong kind.
             ForgedEvent: An item of `history=`, `ctx=` or the input is one that only a run makes.
+            RunBusy: There is a run with this `run_id=` already, or another process has the session.
             WrongThread: The harness belongs to another thread or event loop.
             AccessDenied: The access policy does not let the caller run it.
         """

@@ -43,7 +43,7 @@ class ScriptExhausted(ModelError):
 
 
 class ScriptedModel:
-    """A model whose answers are written down: one turn for each call, in order.
+    """A model whose answers are written down: one for each call, in order.
 
     ```python
     model = ScriptedModel(FunctionCall(name="search", arguments={"query": "tides"}), "High tide is at noon.")
@@ -53,8 +53,8 @@ class ScriptedModel:
     before gets new ids, so a call may stand in the script twice.
 
     Args:
-        turns: Text, an item, several items, an exception to raise, an `Unfinished` answer, or a function of the request
-            that gives one of them.
+        turns: The answers: text, an item, several items, an exception to raise, an `Unfinished` answer, or a function
+            of the request that gives one of them.
         usage: The tokens that every call reports; `None` reports none.
         cost: USD that every call reports, and that its price says; `None` reports none, and the price is zero.
         delay: Seconds from the request to the answer.
