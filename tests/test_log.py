@@ -23,8 +23,8 @@ from noetic_py.core.items import (
     Refusal,
     extension_item,
 )
-from noetic_py.core.log import ItemLog, ItemView
-from noetic_py.errors import DuplicateCall, LimitExceeded, UnpairedOutput
+from noetic_py.core.log import ItemLog, ItemView, admit
+from noetic_py.errors import DuplicateCall, ForgedEvent, LimitExceeded, UnpairedOutput
 
 
 @extension_item("test-log:mark")
@@ -448,6 +448,22 @@ def paired(items: list[Item]) -> bool:
                 return False
             waiting.discard(item.call_id)
     return not waiting
+
+
+def test_items_from_elsewhere_are_put_there_all_or_none() -> None:
+    log = ItemLog([Message.user("a")])
+    call = FunctionCall(name="f", call_id="c", arguments={})
+    with pytest.raises(DuplicateCall):
+        log.put([Message.user("b"), call, call], [(2, ("r1", "main"))])
+    assert [item.type for item in log] == ["message"]
+    log.put([Message.user("b"), call], [(2, ("r1", "main"))])
+    assert [item.type for item in log] == ["message", "message", "function_call"]
+
+
+@pytest.mark.parametrize("raw", [b"nothing", b'"text"', b'{"type": ', b"\xff"])
+def test_an_unknown_item_whose_bytes_cannot_be_read_does_not_come_in(raw: bytes) -> None:
+    with pytest.raises(ForgedEvent, match="something else than it says"):
+        admit([Opaque(raw=raw, type="web_search_call", id="i")], entry="history")
 
 
 class LogModel(RuleBasedStateMachine):
