@@ -380,11 +380,59 @@ async def test_other_code_of_a_tool_needs_leave_anew(backend: InMemoryBackend, l
     await harness(backend).runs.answer(first.pending[0].approve())
     second = await go_on(backend, made(True), harness={"model": model})
     assert (second.status, ledger.take()) == ("suspended", [])
+    assert (first.pending[0].problem, second.pending[0].problem) == (None, "the tool has changed since the approval")
     with pytest.raises(errors.RequestNotFound):
         await go_on(backend, made(True), first.pending[0].approve(), harness={"model": model})
     assert ledger.take() == []
     result = await go_on(backend, made(True), second.pending[0].approve(), harness={"model": model})
     assert (result.value, ledger.take()) == ("done", ["large"])
+
+
+@pytest.mark.parametrize(
+    ("answer", "change", "problem"),
+    [
+        ("approve", "code", "the tool has changed since the approval"),
+        ("reject", "code", "the tool has changed since the answer"),
+        ("approve", "arguments", "the tool would receive other arguments than those that were approved"),
+        ("reject", "arguments", "the tool would receive other arguments than those of the answer"),
+        ("none", "code", None),
+    ],
+)
+async def test_a_request_that_is_made_anew_says_why(
+    backend: InMemoryBackend, ledger: Ledger, answer: str, change: str, problem: str | None
+) -> None:
+    changed = {"code": False, "arguments": False}
+
+    def flow() -> AnyStep:
+        async def pay(n: int) -> str:
+            return f"paid {n}"
+
+        async def other(n: int) -> str:
+            return f"other {n}"
+
+        paying = tool(name="pay", needs_approval=True)(other if changed["code"] else pay)
+        return call_tool(paying, args={"n": 8 if changed["arguments"] else 7})
+
+    (first,) = (await begin(backend, flow())).pending
+    if answer != "none":
+        await harness(backend).runs.answer(first.approve() if answer == "approve" else first.reject("no"))
+    changed[change] = True
+    second = await go_on(backend, flow(), on_error="result", on_diverge="adopt")
+    assert [request.problem for request in second.pending] == [problem]
+
+
+async def test_a_question_that_has_changed_since_its_answer_says_so(backend: InMemoryBackend) -> None:
+    prompt = "Who?"
+
+    @step
+    async def order(x: int, ctx: Ctx) -> str:
+        return str(await ctx.ask(Ask(prompt, str)))
+
+    (first,) = (await begin(backend, order)).pending
+    await harness(backend).runs.answer(first.answer("Ada"))
+    prompt = "Who else?"
+    (second,) = (await go_on(backend, order)).pending
+    assert (second.prompt, second.problem) == ("Who else?", "the question has changed since the answer")
 
 
 # -- results that come later

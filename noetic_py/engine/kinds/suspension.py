@@ -31,6 +31,7 @@ from noetic_py.engine.kinds.output import misfit
 from noetic_py.engine.state import Run
 from noetic_py.errors import AnswerInvalid, BudgetExceeded, ConfigError, Rejected, RequestExpired
 from noetic_py.journal.records import Answered, Pending
+from noetic_py.tools.calls import plain
 
 if TYPE_CHECKING:
     from noetic_py.engine.shared_budgets import RunBudgets
@@ -96,9 +97,26 @@ async def answer_to(frame: Frame, request: Request, *, problem: str | None = Non
                 f"it was not answered until {known.expires}", path=frame.at, hint="give it more time: expires="
             )
         raise Waiting
+    if problem is None and known is not None and node is not None and node.answer is not None:
+        problem = _why_anew(request, known, node.answer)
     check(frame, request.kind)
     await _ask(frame, request, digest, problem)
     raise Waiting
+
+
+OTHER_ARGUMENTS = "the tool would receive other arguments than those that were approved"
+
+
+def _why_anew(request: Request, known: Pending, answer: Answered) -> str:
+    """Why the answer to a request does not hold for the one that the step makes now."""
+    if request.kind != known.kind:
+        return f"the step asks for something else now: {request.kind}, not {known.kind}"
+    if not known.tool:
+        return "the question has changed since the answer"
+    approved = answer.decision == "approved"
+    if plain(request.arguments) != plain(known.arguments):
+        return OTHER_ARGUMENTS if approved else "the tool would receive other arguments than those of the answer"
+    return f"the tool has changed since the {'approval' if approved else 'answer'}"
 
 
 async def request(frame: Frame, made: Request) -> Pending:

@@ -32,7 +32,7 @@ from noetic_py.engine.fingerprint import fingerprint_of
 from noetic_py.engine.frame import Frame, failure_of, in_time, is_late, pause, resumed
 from noetic_py.engine.journaling import ledger, replay
 from noetic_py.engine.kind import BodySegment, Kind, Node
-from noetic_py.engine.kinds.suspension import Request, answer_of, answer_to, check, with_room
+from noetic_py.engine.kinds.suspension import OTHER_ARGUMENTS, Request, answer_of, answer_to, check, with_room
 from noetic_py.engine.layers.handles import Live
 from noetic_py.engine.layers.lifecycle import after_tool_call, appended, before_tool_call, present
 from noetic_py.engine.telemetry import describe_result, describe_tool, record_failure
@@ -56,9 +56,6 @@ RESULT: AnyStep = Step(id="result", kind="result")
 def once(step: AnyStep, tool: AnyTool) -> AnyStep:
     """The work of a tool that may be done only once."""
     return step if tool.reconcile is None else evolve(step, reconcile=tool.reconcile)
-
-
-_OTHER = "the tool would receive other arguments than those that were approved"
 
 
 @frozen(eq=False)
@@ -127,7 +124,7 @@ async def refused(frame: Frame, wanted: Wanted, asks: str | None) -> str | None:
         answered = await answer_to(frame, request)
         asked = None if frame.node is None else frame.node.asked
         if answered.decision == "approved" and asked is not None and not wanted.is_what_was(asked[0].arguments):
-            answered = await answer_to(frame, request, problem=_OTHER)
+            answered = await answer_to(frame, request, problem=OTHER_ARGUMENTS)
     except errors.RequestExpired as error:
         return error.message
     return answered.reason if answered.decision == "rejected" else None
