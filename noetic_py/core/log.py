@@ -84,6 +84,7 @@ class _Segment:
 
 
 _NOTHING = _Segment()
+_NO_REASONS: Mapping[str, str] = MappingProxyType({})
 
 
 def _row(item: Item) -> tuple[str, str]:
@@ -554,11 +555,15 @@ class ItemLog(ItemView):
         self._shared = len(self._tail)
         return self._view(self._sealed, self._ends, self._segment, len(self))
 
-    def rendered(self, reason: str) -> ItemView:
+    def rendered(self, reason: str, reasons: Mapping[str, str] = _NO_REASONS) -> ItemView:
         """The items as a provider accepts them, each call with its output; the log is not changed.
 
-        A call that is still open is closed by an output that names `reason`, right behind the calls and outputs that
+        A call that is still open is closed by an output that names its reason, right behind the calls and outputs that
         its own call stands among. Its id is made from the call's, so it is the same each time.
+
+        Args:
+            reason: Why calls are open.
+            reasons: Why some are, by their ids, where that is another reason.
         """
         if not self._open:
             return self.frozen()
@@ -571,7 +576,7 @@ class ItemLog(ItemView):
                 _drain(waiting, closed)
             closed.add(item, origin)
             if isinstance(item, FunctionCall) and item.call_id in self._open:
-                waiting.append(_closing(item, reason))
+                waiting.append(_closing(item, reasons.get(item.call_id, reason)))
         _drain(waiting, closed)
         self._shared = len(self._tail)
         sealed, ends = self._sealed_at(first)

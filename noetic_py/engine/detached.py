@@ -263,7 +263,7 @@ class Detached:
         def transcript() -> Transcript:
             log = ItemLog()
             log.extend(items_below(run.journal_to(end), run.kinds, path, cause))
-            items = log.rendered(f"{status}: {reason}" if reason else status)
+            items = log.rendered(f"{status}: {reason}" if reason else status, self._run.unfinished)
             return Transcript(items, items)
 
         result: AnyResult = RunResult(

@@ -427,7 +427,7 @@ async def under_budget(frame: Frame, budget: Budget, body: Callable[[], Awaitabl
         # Unwritten changes of the body are dropped, like its items.
         frame.drop_unwritten()
         settle_failure(frame, error, wrapped=False)
-        reserve, work = open_wrap_up(frame, lease, step, error)
+        reserve, work = open_wrap_up(frame, lease, step, error, f"budget_exceeded: {error.message}")
         try:
             return await _until_deadline(frame, reserve, work)
         except errors.NoeticError as failure:
@@ -436,10 +436,11 @@ async def under_budget(frame: Frame, budget: Budget, body: Callable[[], Awaitabl
 
 
 def open_wrap_up(
-    frame: Frame, lease: BudgetLease, step: AnyStep, error: errors.BudgetExceeded | None
+    frame: Frame, lease: BudgetLease, step: AnyStep, error: errors.BudgetExceeded | None, why: str
 ) -> tuple[BudgetLease, Callable[[], Awaitable[object]]]:
     """Put a frame on the reserve of its spent lease, and say how to run the wrap-up step there."""
     run = frame.x.run
+    run.unfinished = dict.fromkeys(frame.log.open_calls, why) | run.unfinished
     wrap_up = frame.wrap_up = frame.lease = lease.open_wrap_up(run.runtime.monotonic())
     if frame.node is not None and ("wrap_up" in frame.node.children or "wrap_up" in frame.node.failed):
         # Without these an earlier wrap-up is discarded.

@@ -64,6 +64,7 @@ from noetic_py.engine.stops import (
     note,
     note_valueless,
     out_of_time,
+    unfinished,
     value_so_far,
     wrap_up_of,
 )
@@ -235,6 +236,7 @@ def _begin(x: Execution, root: Frame, plan: RunPlan, lease: BudgetLease) -> None
             open_journal(run, plan)
         return
     root.node = run_history.index
+    run.unfinished = unfinished(run_history.records)
     recover(run, lease, ())
     count_turns(x, ())
     stop_again(x, ())
@@ -377,7 +379,7 @@ async def _wrapped_up(
         restore(root)
         return NO_VALUE, evolve(stop, reason=out_of_time(stop.reason)), None
     x.wraps = True
-    output, error = await _wrap_up(x, root, step, lease, None)
+    output, error = await _wrap_up(x, root, step, lease, stop)
     if x.stop is not None:
         # Stopped in another way meanwhile, and that holds.
         return (x.stop.value if x.stop.rule.completes else NO_VALUE), x.stop, None
@@ -401,7 +403,7 @@ async def _budget_wrapped_up(
     step, error = wrap_up_step(budget), stop.error
     if step is None or error is None:
         return NO_VALUE, stop
-    output, failure = await _wrap_up(x, root, step, lease, error)
+    output, failure = await _wrap_up(x, root, step, lease, stop)
     if x.stop is not None:
         # Stopped in another way meanwhile, and that holds.
         return (x.stop.value if x.stop.rule.completes else NO_VALUE), x.stop
@@ -417,13 +419,13 @@ async def _budget_wrapped_up(
 
 
 async def _wrap_up(
-    x: Execution, root: Frame, step: AnyStep, lease: BudgetLease, error: BudgetExceeded | None
+    x: Execution, root: Frame, step: AnyStep, lease: BudgetLease, stop: Control
 ) -> tuple[object, NoeticError | None]:
     """Run a wrap-up on the reserve: its value, or why it failed; neither when it was stopped or out of time."""
     x.ended()
     x.stop = None
     x.cancel_scope = anyio.CancelScope()
-    reserve, work = open_wrap_up(root, lease, step, error)
+    reserve, work = open_wrap_up(root, lease, step, stop.error, f"{stop.status}: {stop.reason}")
     if reserve.deadline is not None:
         x.cancel_scope.deadline = anyio.current_time() + max(0.0, reserve.deadline - x.run.runtime.monotonic())
     try:
@@ -618,7 +620,7 @@ async def _result(run: Run, x: Execution, plan: RunPlan, history: ItemLog, endin
             log.extend(items_below(journal, kinds, (), cause) or said)
         # Its open requests are listed beside it.
         why = "it waits for an answer" if status == "suspended" else reason
-        view = log.rendered(f"{status}: {why}" if why else status)
+        view = log.rendered(f"{status}: {why}" if why else status, run.unfinished)
         return Transcript(view, view[len(history) :])
 
     result: AnyResult = RunResult(

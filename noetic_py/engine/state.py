@@ -247,13 +247,15 @@ class Run:
         "model_settings", "noticed", "on_diverge", "once", "opening", "parent", "progress", "recorded_usage",
         "recovered_work", "replayed", "request_id", "resources", "root", "run_id", "running_since", "runtime", "said",
         "sent", "services", "session", "shared", "stopped", "stopping", "store", "stored_messages", "thread_id",
-        "timed", "trace", "tracer", "turns", "unacknowledged", "unpriced", "user_id", "verbose", "verdict", "view",
-        "views", "waits",
+        "timed", "trace", "tracer", "turns", "unacknowledged", "unfinished", "unpriced", "user_id", "verbose",
+        "verdict", "view", "views", "waits",
     )  # fmt: skip
 
     # What a model was shown last; and as stored, by the model calls of an earlier process, under `None` at the start.
     view: View | None
     views: dict[tuple[str, ...] | None, ViewState]
+    # Why calls stayed open that a wrap-up was shown, by their ids.
+    unfinished: dict[str, str]
     # What it takes of shared budgets, where it has some.
     shared: RunBudgets | None
     # Where in the conversation that it begins with a message stands that no run has answered.
@@ -338,7 +340,7 @@ class Run:
         # Messages that may have to go back, while there are any.
         self.unacknowledged: list[UnackedDelivery] | None = None
         # The sends that a second attempt is not to repeat; and executions beside the flow, while there are any.
-        self.sent, self.detached, self.opening, self.forked = set(), [], (), ()
+        self.sent, self.detached, self.opening, self.forked, self.unfinished = set(), [], (), (), {}
         # Those from before this process had the run that it has looked after, their starters being done; by path.
         self.recovered_work: set[tuple[str, ...]] | None = None
         # A stop that was asked for before the run had begun; the step it is started with; the session it is a turn of.

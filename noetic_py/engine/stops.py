@@ -13,13 +13,14 @@ from noetic_py.core.codec import Codec
 from noetic_py.core.codec.structure import dump
 from noetic_py.core.control import NO_VALUE, STOPS, Control, StopKind, StopRule
 from noetic_py.core.diagnostics import text_or_none
+from noetic_py.core.items import FunctionCall, FunctionCallOutput
 from noetic_py.engine.fingerprint import expected_output
 from noetic_py.engine.journaling.fold import tree
 from noetic_py.engine.journaling.replay import output_of
 from noetic_py.engine.kind import Node
 from noetic_py.engine.state import Run, wrap_up_step
-from noetic_py.errors import CodecError, ConfigError
-from noetic_py.journal.records import Decision, JournalRecord
+from noetic_py.errors import CodecError, ConfigError, NoeticError
+from noetic_py.journal.records import AttemptFailed, Decision, JournalRecord, Segment, StepFinished, StepStopped
 from noetic_py.journal.values import Path, Stored
 from noetic_py.redaction import without_secrets
 from noetic_py.steps.flow import BranchSpec
@@ -196,6 +197,29 @@ def asked_in(journal: Sequence[JournalRecord], path: Path = ()) -> Asked | None:
         if isinstance(record, Decision) and record.path == path and record.key == ASKED:
             return asked_of(record.value)
     return None
+
+
+def unfinished(journal: Sequence[JournalRecord]) -> dict[str, str]:
+    """Why calls had no output when a spent budget was wrapped up, by their ids, as a live run has said it."""
+    found: dict[str, str] = {}
+    calls: dict[str, Path] = {}
+    failed: dict[Path, NoeticError] = {}
+    for record in journal:
+        match record:
+            case Segment() | StepFinished() | StepStopped():
+                for item in record.items:
+                    if isinstance(item, FunctionCall):
+                        calls[item.call_id] = record.path
+                    elif isinstance(item, FunctionCallOutput):
+                        calls.pop(item.call_id, None)
+            case AttemptFailed():
+                failed[record.path] = record.error
+            case Decision(path=path, key="wrap_up", value=cause) if cause in failed:
+                below = [call_id for call_id, at in calls.items() if at[: len(path)] == path]
+                found = dict.fromkeys(below, f"budget_exceeded: {failed[cause].message}") | found
+            case _:
+                pass
+    return found
 
 
 def asked_again(root: Node | None, run: Run, flow: AnyStep | None) -> Control | None:

@@ -746,7 +746,7 @@ def _is_answer(call: Node) -> bool:
 
 def shown_history(frame: Frame) -> ItemView:
     """The conversation as a model is shown it: of what was said before a handoff what its filter gives."""
-    whole = frame.log.rendered("interrupted")
+    whole = frame.log.rendered("interrupted", frame.x.run.unfinished)
     filters: list[tuple[int, HistoryFilter]] = []
     node, up = frame, frame.up
     while up is not None and (up.x is node.x or up.log is node.log):

@@ -147,10 +147,11 @@ async def _wrap_up(child: Execution, root: Frame, spec: SpawnSpec) -> object:
         restore(root)
         return NO_VALUE
     child.wraps = True
+    why = "" if child.stop is None else f"{child.stop.status}: {child.stop.reason}"
     child.ended()
     child.stop, child.cancel_scope = None, anyio.CancelScope()
     lease = root.lease
-    reserve, work = open_wrap_up(root, lease, step, None)
+    reserve, work = open_wrap_up(root, lease, step, None, why)
     if reserve.deadline is not None:
         child.run.has_deadline()
         child.cancel_scope.deadline = anyio.current_time() + max(0.0, reserve.deadline - child.run.runtime.monotonic())

@@ -1,4 +1,4 @@
-"""A wrap-up that fails: the run says that it has failed, why, and what to try, wherever the wrap-up was run."""
+"""Wrap-ups: what one says that fails, wherever it was run, and what it is shown of open calls."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from noetic_py import (
     Budget,
     Context,
     FunctionCall,
+    FunctionCallOutput,
     Harness,
     InMemoryBackend,
     Memory,
+    ModelRequest,
     Retry,
     StateBag,
     call_model,
@@ -289,3 +291,73 @@ async def test_one_that_was_asked_for_and_is_out_of_time(where: str) -> None:
         assert result.reason == "closing time; the wrap-up was out of time: raise seconds= of reserve="
         with pytest.raises(errors.NoOutput, match="closing time; the wrap-up was out of time"):
             _ = result.value
+
+
+@tool
+async def look(n: int) -> str:
+    """Look."""
+    return "seen"
+
+
+def closed(items: Any) -> list[str]:
+    return [item.text for item in items if isinstance(item, FunctionCallOutput)]
+
+
+@pytest.mark.parametrize("how", ["run", "step", "spawn", "failed"])
+async def test_a_wrap_up_and_the_result_say_the_same_of_an_open_call(how: str) -> None:
+    shown: list[list[str]] = []
+
+    def sums_up(request: ModelRequest) -> str:
+        shown.append(closed(request.items))
+        return "summed up"
+
+    summary = call_model(id="sum_up")
+    budget = Budget(
+        tool_calls=1,
+        wrap_up=sequence(summary, broken, id="sums") if how == "failed" else summary,
+        reserve=Budget(steps=3),
+    )
+    agent = loop(call_model(tools=[look]), until=until.no_tool_calls())
+    options: dict[str, Any] = {"on_error": "result"}
+    flow: Any = agent
+    if how in ("run", "failed"):
+        options["budget"] = budget
+    elif how == "step":
+        flow = agent.with_options(budget=budget) >> call_model(id="after")
+    else:
+        flow = spawn(agent, budget=budget, items="share") >> call_model(id="after")
+    turns = [FunctionCall(name="look", arguments={"n": n}) for n in range(2)]
+    model = ScriptedModel(*turns, sums_up, sums_up)
+    async with InMemoryBackend() as backend, Harness(plugins=(), checkpoints=backend, model=model) as harness:
+        first = await harness.run(flow, "Go.", run_id="r", **options)
+        again = await harness.resume("r", flow, **options)
+    why = "Not finished: budget_exceeded: budget of 1 tool_calls reached: 1 spent, 1 more asked for"
+    assert [closed(first.items), closed(again.items), *shown] == [["seen", why]] * (2 + len(shown))
+    assert len(shown) == (1 if how in ("run", "failed") else 2)
+
+
+async def test_so_they_do_where_the_wrap_up_was_asked_for() -> None:
+    shown: list[list[str]] = []
+    there = anyio.Event()
+
+    @tool
+    async def hang() -> str:
+        """Wait."""
+        there.set()
+        await anyio.sleep_forever()
+        return ""
+
+    def sums_up(request: ModelRequest) -> str:
+        shown.append(closed(request.items))
+        return "summed up"
+
+    model = ScriptedModel(FunctionCall(name="hang", arguments={}), sums_up)
+    flow = loop(call_model(tools=[hang]), until=until.no_tool_calls())
+    budget = Budget(steps=9, wrap_up=call_model(id="sum_up"), reserve=Budget(steps=1))
+    async with Harness(plugins=(), model=model) as harness:
+        handle = harness.start(flow, "Go.", budget=budget)
+        await there.wait()
+        assert handle.wrap_up("closing time")
+        result = await handle.result()
+    assert (result.value, shown) == ("summed up", [closed(result.items)])
+    assert shown == [["Not finished: completed: closing time"]]
