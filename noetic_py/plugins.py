@@ -21,6 +21,7 @@ from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.core.types import T
 from noetic_py.errors import ConfigError, ModelNotFound, PluginError
 from noetic_py.hookspecs import PROJECT, HookCalls, Hooks, LoadedPlugin, Registry, hookimpl, registry_of
+from noetic_py.redaction import with_article
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
@@ -325,7 +326,7 @@ class ServiceRegistry:
             )
         if given in self.by_type:
             raise PluginError(
-                f"plugins {self._from[given]!r} and {self.plugin!r} both provide a {given.__qualname__}",
+                f"plugins {self._from[given]!r} and {self.plugin!r} both provide {with_article(given.__qualname__)}",
                 hint=f"allow one of them: Harness(plugins=[...]) or {ALLOW_LIST}",
             )
         self.by_type[given], self._from[given] = service, self.plugin
@@ -358,7 +359,7 @@ class HookRegistry:
         taken = self._from.get((hook.event, hook.name))
         if taken is not None:
             raise PluginError(
-                f"plugins {taken!r} and {self.plugin!r} both have a {hook.event} hook {hook.name!r}",
+                f"plugins {taken!r} and {self.plugin!r} both have {with_article(hook.event)} hook {hook.name!r}",
                 hint=f"allow one of them: Harness(plugins=[...]) or {ALLOW_LIST}",
             )
         self.hooks.append(hook)

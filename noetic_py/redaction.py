@@ -212,6 +212,13 @@ def redact_record(record: LogRecord) -> bool:
     return True
 
 
+def with_article(noun: str) -> str:
+    """A noun or the name of a class with its article: `an approval`, `a result`."""
+    letters = noun.lstrip("'_").lower()
+    vowel = letters[:1] in ("a", "e", "i", "o") or (letters[:2] in ("un", "up") and letters[:3] != "uni")
+    return f"{'an' if vowel else 'a'} {noun}"
+
+
 def html_table(rows: Iterable[tuple[str, str]]) -> str:
     """Names and texts as a table of HTML for notebooks, without secrets; a long text is cut."""
     from html import escape

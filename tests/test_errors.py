@@ -27,10 +27,20 @@ from noetic_py.errors import (
     StepFailed,
     StepTimeout,
 )
+from noetic_py.redaction import with_article
 from tests.public_names import public_names
 
 CLASSES: list[type[BaseException]] = [getattr(errors, name) for name in public_names(errors)]
 ERRORS = [cls for cls in CLASSES if issubclass(cls, NoeticError)]
+
+
+NAMED = ("an approval", "a question", "an int", "a UserState", "an UnknownTool", "a unit", "an update", "an 'object'")
+
+
+@pytest.mark.parametrize("text", NAMED)
+def test_a_name_in_a_message_has_the_right_article(text: str) -> None:
+    assert with_article(text.partition(" ")[2]) == text
+
 
 VALUES: dict[str, Any] = {
     "message": "it broke",

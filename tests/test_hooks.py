@@ -201,7 +201,7 @@ async def test_two_plugins_with_a_hook_of_one_name_are_refused_and_so_is_what_is
         def register_hooks(self, registry: HookRegistry) -> None:
             registry.hook(_seen)  # type: ignore[arg-type] # refused
 
-    with pytest.raises(PluginError, match="plugins 'Plugin' and 'Plugin#2' both have a after_model hook"):
+    with pytest.raises(PluginError, match="plugins 'Plugin' and 'Plugin#2' both have an after_model hook"):
         Harness(plugins=[Plugin(), Plugin()])
     with pytest.raises(PluginError, match=r"plugin 'Wrong' is not a valid hook"):
         Harness(plugins=[Wrong()])

@@ -181,6 +181,16 @@ def relative_import(file: Source) -> Iterator[int]:
     yield from (node.lineno for node in file.nodes if isinstance(node, ast.ImportFrom) and node.level > 0)
 
 
+def article_before_a_name(file: Source) -> Iterator[int]:
+    """An article in front of what is only known when the text is made: `with_article` finds the right one."""
+    for node in file.nodes:
+        if isinstance(node, ast.JoinedStr):
+            for part, after in itertools.pairwise(node.values):
+                text = part.value if isinstance(part, ast.Constant) else ""
+                if isinstance(after, ast.FormattedValue) and re.search(r"(^|\W)[Aa]n? $", str(text)):
+                    yield node.lineno
+
+
 RULES: dict[Callable[[Source], Iterator[object]], list[Path]] = {
     over_size: SHIPPED,
     cast: TYPED,
@@ -191,6 +201,7 @@ RULES: dict[Callable[[Source], Iterator[object]], list[Path]] = {
     import_of_asyncio: CORE,
     import_of_the_root: CORE,
     relative_import: CORE,
+    article_before_a_name: CORE,
 }
 
 
@@ -235,6 +246,7 @@ SEEN: list[tuple[Callable[[Source], Iterator[object]], str]] = [
     (import_of_asyncio, "import asyncio"),
     (import_of_the_root, "from noetic_py import step"),
     (relative_import, "from . import step"),
+    (article_before_a_name, "a = f'{b} is a {c}'"),
 ]
 
 

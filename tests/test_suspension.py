@@ -769,6 +769,7 @@ async def test_a_run_that_is_not_kept_cannot_wait(ledger: Ledger) -> None:
     with pytest.raises(errors.ConfigError) as found:
         await harness(None).run(ledger.asking("n"), 1)
     assert (found.value.code, found.value.path) == ("no-backend", ("n", "ask"))
+    assert found.value.message.startswith("a question was asked for in a run that is not stored")
 
 
 async def test_a_body_that_runs_once_cannot_wait(backend: InMemoryBackend, ledger: Ledger) -> None:

@@ -18,7 +18,7 @@ from noetic_py.core.budget import NOTHING_USED, TokenUsage, Usage
 from noetic_py.core.diagnostics import HIDING, text_or_none
 from noetic_py.core.types import O_co, S_co, T
 from noetic_py.core.values import is_mapping
-from noetic_py.redaction import html_table, without_secrets
+from noetic_py.redaction import html_table, with_article, without_secrets
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -297,7 +297,7 @@ class PendingRequest:
         """
         if not self.is_approval:
             raise errors.AnswerInvalid(
-                f"a {self.kind} cannot be approved", hint="give it a value: pending.answer(value)"
+                f"{with_article(self.kind)} cannot be approved", hint="give it a value: pending.answer(value)"
             )
         given: object = arguments
         if given is not None and not is_mapping(given):

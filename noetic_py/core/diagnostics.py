@@ -22,7 +22,7 @@ from weakref import WeakSet
 import attrs
 
 from noetic_py import errors
-from noetic_py.redaction import redact, redact_record
+from noetic_py.redaction import redact, redact_record, with_article
 
 FULL = "NOETIC_TRACEBACK"
 _OWN = (
@@ -526,7 +526,7 @@ def text_or_none(instance: object, attribute: attrs.Attribute[Any], value: objec
     """
     if value is not None and not isinstance(value, str):
         raise errors.ConfigError(
-            f"{value!r:.80} is not a valid {attribute.name} of a {type(instance).__name__}; expected text",
+            f"{value!r:.80} is not a valid {attribute.name} of {with_article(type(instance).__name__)}; expected text",
             code="text",
             hint="str(value) makes a text of it",
         )

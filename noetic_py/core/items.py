@@ -24,6 +24,7 @@ from typing_extensions import TypeAliasType, dataclass_transform
 from noetic_py.core.runtime import SYSTEM
 from noetic_py.core.types import MAX_NESTING, Version, version_order
 from noetic_py.errors import ConfigError, LimitExceeded
+from noetic_py.redaction import with_article
 
 JsonValue = TypeAliasType("JsonValue", "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None")
 """A JSON value."""
@@ -172,7 +173,7 @@ class Refusal(ContentPart):
 
 def _one_source(part: ContentPart, *sources: object) -> None:
     if sum(source is not None for source in sources) != 1:
-        raise ValueError(f"an {type(part).__name__} needs exactly one of url=, data= and file_id=")
+        raise ValueError(f"{with_article(type(part).__name__)} needs exactly one of url=, data= and file_id=")
 
 
 _TEXT_OF_ROLE: Mapping[str, type[InputText] | type[OutputText]] = {
@@ -696,7 +697,7 @@ def _plain(value: object) -> JsonValue:
     kind: type[object] = type(value)
     if attrs.has(kind):
         return {f.name: _plain(getattr(value, f.name)) for f in attrs.fields(kind)}
-    raise TypeError(f"a payload cannot hold a {kind.__qualname__}")
+    raise TypeError(f"a payload cannot hold {with_article(kind.__qualname__)}")
 
 
 def _plain_mapping(value: Any) -> JsonValue:

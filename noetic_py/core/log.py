@@ -31,7 +31,7 @@ from noetic_py.core.items import (
 )
 from noetic_py.core.values import is_array, is_dict, is_list
 from noetic_py.errors import DuplicateCall, ForgedEvent, LimitExceeded, NoeticError, UnpairedOutput
-from noetic_py.redaction import html_table
+from noetic_py.redaction import html_table, with_article
 
 __all__ = ["MAX_ITEMS", "ItemLog", "ItemView", "Origin"]
 
@@ -719,7 +719,7 @@ class _Check:
         """The error."""
         where = "the input" if self.entry == "input" else f"the {self.entry}'s items"
         return ForgedEvent(
-            f"item {index} of {where}, a {item.type!r:.60}, {why}",
+            f"item {index} of {where}, {with_article(repr(item.type)[:60])}, {why}",
             entry=self.entry,
             index=index,
             kind=item.type,

@@ -25,6 +25,7 @@ from noetic_py.errors import (
     NoStateField,
     StateTypeError,
 )
+from noetic_py.redaction import with_article
 
 __all__ = [
     "NO_LAYER_STATES",
@@ -236,7 +237,8 @@ class Attributes:
         if below and not special:
             names = ", ".join(sorted(each.__qualname__ for each in below))
             raise AmbiguousAttribute(
-                f"several attributes are a {kind.__qualname__}: {names}", hint="ask for one of these classes"
+                f"several attributes are {with_article(kind.__qualname__)}: {names}",
+                hint="ask for one of these classes",
             )
         return self._typed.get(special[0], _ABSENT) if special else _ABSENT
 
@@ -262,7 +264,7 @@ def _checked_name(key: object) -> str:
 def _check(kind: type[object], value: object, name: str) -> None:
     if not isinstance(value, kind):
         raise ConfigError(
-            f"attribute {name} is a {type(value).__qualname__}, not a {kind.__qualname__}",
+            f"attribute {name} is {with_article(type(value).__qualname__)}, not {with_article(kind.__qualname__)}",
             code="attribute",
             hint="put a value of the key's class there",
         )

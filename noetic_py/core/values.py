@@ -33,6 +33,7 @@ from noetic_py.core.diagnostics import not_a_value
 from noetic_py.core.state import StateBag, class_of, copy_state, state_fields
 from noetic_py.core.types import MAX_NESTING
 from noetic_py.errors import ConfigError, LimitExceeded
+from noetic_py.redaction import with_article
 
 
 def is_mapping(value: object) -> TypeIs[Mapping[Any, Any]]:
@@ -83,7 +84,8 @@ def copy_value(value: object) -> Any:
             return copy.deepcopy(value)
         except Exception as error:
             raise ConfigError(
-                f"a {kind.__name__} that a step takes or gives cannot be copied: {type(error).__name__}: {error}",
+                f"{with_article(kind.__name__)} that a step takes or gives cannot be copied: "
+                f"{type(error).__name__}: {error}",
                 code="value-copy",
                 hint="hand on plain data that does not hold itself, and pass clients and locks as services=",
             ) from error

@@ -50,6 +50,7 @@ from noetic_py.errors import (
     NoeticError,
 )
 from noetic_py.journal.records import AttemptFailed, Decision, JournalRecord, StepOpened
+from noetic_py.redaction import with_article
 from noetic_py.steps.spawn import MemorySpec, SpawnSpec
 
 if TYPE_CHECKING:
@@ -559,7 +560,7 @@ def _state(decided: Mapping[str, Any], kind: type[object], codec: Codec) -> Any:
         made = codec.decode(tree)
         return StateBag(made) if decided["bag"] else made
     if name != kind.__name__ or decided["version"] != version_of(kind):
-        raise CodecError(f"the state is a {name} of version {decided['version']}")
+        raise CodecError(f"the state is {with_article(name)} of version {decided['version']}")
     return codec.decode(tree, kind)
 
 

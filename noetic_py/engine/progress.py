@@ -28,6 +28,7 @@ from noetic_py.journal.records import (
     StepFinished,
     dump_record,
 )
+from noetic_py.redaction import with_article
 
 if TYPE_CHECKING:
     from noetic_py.engine.state import Run
@@ -150,7 +151,9 @@ def _check(value: object, path: Path) -> None:
     found = _odd(value)
     if found is not None:
         where, odd = found
-        shown = repr(odd) if isinstance(odd, float) else f"a {type(odd).__module__}.{type(odd).__qualname__}"
+        shown = (
+            repr(odd) if isinstance(odd, float) else f"{with_article(type(odd).__module__)}.{type(odd).__qualname__}"
+        )
         raise CodecError(
             f"{shown} is not valid JSON",
             where=f"progress{where}",

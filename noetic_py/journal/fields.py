@@ -27,6 +27,7 @@ from noetic_py.core.codec import Codec
 from noetic_py.core.codec.structure import inside
 from noetic_py.core.values import is_dict, is_list
 from noetic_py.errors import CodecError, CorruptRecord, TransformMissing
+from noetic_py.redaction import with_article
 
 HINT = "the record was changed after it was written; restore the store from a backup"
 
@@ -294,7 +295,9 @@ def check_fields(form: Form, fields: Any, kind: str, path: tuple[str, ...], pref
             check_fields(form_of(each.values.nested), value, kind, path, f"{prefix}{each.name}.")
     if known < len(fields) and (form.is_row or CLOSED in form.marks):
         raise CodecError(
-            f"a {kind} with more fields than this version knows", path=path, hint="install a newer noetic-py"
+            f"{with_article(kind)} with more fields than this version knows",
+            path=path,
+            hint="install a newer noetic-py",
         )
 
 
@@ -351,13 +354,16 @@ def _has(fields: Any, field: Field) -> bool:
 
 
 def _without(kind: str, name: str, path: tuple[str, ...]) -> CodecError:
-    return CodecError(f"a {kind} without its {name}", where=name, path=path, hint=HINT)
+    return CodecError(f"{with_article(kind)} without its {name}", where=name, path=path, hint=HINT)
 
 
 def refuse(value: object, name: str, kind: str, expected: str, path: tuple[str, ...] = ()) -> CodecError:
     """The error for a stored value that does not fit."""
     return CodecError(
-        f"{value!r:.80} is not a valid {name} of a {kind}; expected {expected}", where=name, path=path, hint=HINT
+        f"{value!r:.80} is not a valid {name} of {with_article(kind)}; expected {expected}",
+        where=name,
+        path=path,
+        hint=HINT,
     )
 
 

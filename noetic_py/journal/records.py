@@ -54,6 +54,7 @@ from noetic_py.journal.fields import (
     write_fields,
 )
 from noetic_py.journal.stored import Record
+from noetic_py.redaction import with_article
 
 _KIND = StoredKey("k")
 _USAGE, _COST, _CONTROL, _TOOL = (
@@ -833,7 +834,7 @@ def check_journal(records: Sequence[JournalRecord], run_id: str) -> None:
                 pass
         if wrong is not None:
             raise CodecError(
-                f"the {wrong[0]} of a {stored_name(record)} is not valid; expected {wrong[1]}",
+                f"the {wrong[0]} of {with_article(stored_name(record))} is not valid; expected {wrong[1]}",
                 where=f"record {position + 1} of run {run_id}",
                 path=record.path,
                 hint=HINT,

@@ -21,6 +21,7 @@ from noetic_py.journal.transforms import (
     RecordTransform,
     pack,
 )
+from noetic_py.redaction import with_article
 
 NOTHING = bytes(32)
 """The digest before the first record."""
@@ -128,7 +129,7 @@ class TransformChain:
                 try:
                     payload = mark_transformed(name, transform.encode(place, payload))
                 except Exception as error:
-                    what = f"record {number} of run {run_id}, a {record.kind}"
+                    what = f"record {number} of run {run_id}, {with_article(record.kind)}"
                     raise _failed(name, what, error, record.path) from error
             made.append(Record(record.kind, record.path, payload))
             digest = digest_of(made[-1])

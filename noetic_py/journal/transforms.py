@@ -17,6 +17,7 @@ from attrs import frozen
 
 from noetic_py.errors import CorruptRecord, RecordRefused
 from noetic_py.journal.stored import Record
+from noetic_py.redaction import with_article
 
 _INLINE = b"\x00"
 _APART = b"\x01"
@@ -323,7 +324,7 @@ class RecordCheck:
     by: str | None = None
 
     def __str__(self) -> str:
-        what = "the end of the journal" if self.kind is None else f"record {self.position}, a {self.kind}"
+        what = "the end of the journal" if self.kind is None else f"record {self.position}, {with_article(self.kind)}"
         at = f" at {'/'.join(self.path)}" if self.path else ""
         why = f": {self.reason}" if self.reason else ""
         return f"{what}{at} is {self.verdict}, says {self.transform}{why}"

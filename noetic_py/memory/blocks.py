@@ -33,6 +33,7 @@ from noetic_py.core.items import (
 )
 from noetic_py.core.tokens import TokenCounter
 from noetic_py.core.view import BlockKind, Dropped, ViewBlock
+from noetic_py.redaction import with_article
 
 Placement: TypeAlias = Literal["anchor", "live", "auto"]
 """Where a layer's block stands: where a provider can cache it, behind the history, or wherever it fits better."""
@@ -141,7 +142,7 @@ def _made(layer: str, place: int, item: object) -> Message:
     if isinstance(item, Message) and item.role in ("user", "developer"):
         return _wrapped(layer, place, item.role, [_kept(part) for part in item.content])
     if not isinstance(item, ItemBase):
-        raise TypeError(f"layer {layer!r} recalled a {type(item).__name__}; a recall gives text or items")
+        raise TypeError(f"layer {layer!r} recalled {with_article(type(item).__name__)}; a recall gives text or items")
     return _wrapped(layer, place, "developer", [_quoted(item)])
 
 

@@ -35,6 +35,7 @@ from noetic_py.errors import ConfigError, ModelError
 from noetic_py.memory.binding import Alone, Binding
 from noetic_py.memory.functions import functions_of
 from noetic_py.memory.scopes import LayerStorage, Owner, Scope, Slot
+from noetic_py.redaction import with_article
 
 if TYPE_CHECKING:
     from noetic_py.context.read import AnyReadContext
@@ -662,7 +663,7 @@ class Needs(Generic[L]):
         if len(found) == 1:
             return next(iter(found.values()))
         kind, bundle = self.kind.__name__, type(memory).__name__
-        needs = f"layer {layer.id!r} ({type(layer).__name__}) needs a {kind} layer, and {bundle} has"
+        needs = f"layer {layer.id!r} ({type(layer).__name__}) needs {with_article(kind)} layer, and {bundle} has"
         if not found:
             raise ConfigError(
                 f"{needs} none",

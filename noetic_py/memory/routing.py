@@ -12,6 +12,7 @@ from noetic_py.errors import ConfigError, NoeticError, StateTypeError
 from noetic_py.memory.layer import MemoryLayer, answers, layers_of
 from noetic_py.memory.layers.context_pool import check_for_pool
 from noetic_py.memory.listeners import ContextItem
+from noetic_py.redaction import with_article
 from noetic_py.tools.definition import MISSING
 
 EntryWriter: TypeAlias = Callable[[ContextItem[Any]], Awaitable[object]]
@@ -169,8 +170,8 @@ def inject_layer(memory: Memory, parameter_name: str, kind: type[object], hint: 
         chosen = next(iter(found.values()))
     if chosen is None:
         raise ConfigError(
-            f"parameter {parameter_name!r} asks for a {kind.__name__}, and there are several injectable ones without a "
-            f"matching name: {', '.join(found)}",
+            f"parameter {parameter_name!r} asks for {with_article(kind.__name__)}, and there are several injectable "
+            f"ones without a matching name: {', '.join(found)}",
             code="layer-ambiguous",
             hint=f"call the parameter {' or '.join(map(repr, found))}",
         )

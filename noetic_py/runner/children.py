@@ -32,6 +32,7 @@ from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.records import JournalRecord, RunEnded
 from noetic_py.journal.run_summary import PlainCodec
 from noetic_py.journal.stored import Lease, Queued, Transaction
+from noetic_py.redaction import with_article
 from noetic_py.runner.lease import failure_of, find_state_type, prepare_new_run
 from noetic_py.runner.plan import Planner, detached_options
 from noetic_py.steps.spawn import QueuedSpec
@@ -249,7 +250,8 @@ def _state(frame: Frame, spec: QueuedSpec) -> object:
         state = copy.copy(frame.state)
     if type(state) is not StateBag and find_state_type(type(state).__name__, spec.step) is None:
         raise errors.ConfigError(
-            f"the state of {spec.step.id!r} is a {type(state).__name__}, and no annotation of the step names it",
+            f"the state of {spec.step.id!r} is {with_article(type(state).__name__)}, "
+            "and no annotation of the step names it",
             code="spawn",
             path=frame.at,
             hint='annotate its context, as in ctx: Context[Memory, State]; or give it none: spawn(..., state="new")',

@@ -90,6 +90,7 @@ from noetic_py.journal.stored import Head, Lease, Record, Signal, Transaction
 from noetic_py.journal.values import Stored
 from noetic_py.memory.projector import Recorded
 from noetic_py.memory.view_state import decisive, recorded_of
+from noetic_py.redaction import with_article
 from noetic_py.runner.inbox import heard, received, send_answers
 from noetic_py.steps.flow import Settled
 
@@ -718,7 +719,7 @@ def _state(tree: object, kind: type[object] | None, codec: Codec) -> object:
     if name == "dict":
         return StateBag(codec.decode(tree))
     raise ConfigError(
-        f"the run's state is a {name}, and the record does not name its module",
+        f"the run's state is {with_article(name)}, and the record does not name its module",
         code="state-type",
         hint=f"resume(..., state_type={name})",
     )

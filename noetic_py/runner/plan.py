@@ -31,6 +31,7 @@ from noetic_py.core.values import copy_value
 from noetic_py.errors import ConfigError, InvalidId, RunBusy
 from noetic_py.memory.layer import layers_of
 from noetic_py.models.model import ModelSettings
+from noetic_py.redaction import with_article
 from noetic_py.runner.registry import Living
 from noetic_py.runner.runs import require_run, resume_action
 from noetic_py.steps.model import check_parallel_tools
@@ -233,7 +234,9 @@ def _check_kinds(options: Mapping[str, Any]) -> None:
         value = options.get(name)
         if value is not None and not isinstance(value, kind):
             raise ConfigError(
-                f"{name}={value!r} is of the wrong kind", code="run-option", hint=f"{name}= takes a {kind.__name__}"
+                f"{name}={value!r} is of the wrong kind",
+                code="run-option",
+                hint=f"{name}= takes {with_article(kind.__name__)}",
             )
     check_budget(options.get("budget"), "run-option")
     odd = next((key for key in options.get("metadata") or () if not isinstance(key, str)), None)

@@ -35,7 +35,7 @@ from noetic_py.core.items import JsonValue
 from noetic_py.core.secrets import NOT_KEPT, Secret
 from noetic_py.core.values import copy_value, is_mapping
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
-from noetic_py.redaction import MASK, NOT_SHOWN
+from noetic_py.redaction import MASK, NOT_SHOWN, with_article
 from noetic_py.tools.calls import secret_parameters
 
 if TYPE_CHECKING:
@@ -512,7 +512,7 @@ def _shorten(value: object) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False, default=repr)
     except (TypeError, ValueError, RecursionError):
-        text = f"a {type(value).__name__}"
+        text = with_article(type(value).__name__)
     return _cut(text)
 
 

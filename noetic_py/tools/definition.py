@@ -35,7 +35,7 @@ from noetic_py.core.items import ContentPart, FunctionCall, InputText, JsonValue
 from noetic_py.core.secrets import Secret
 from noetic_py.core.types import M, M_contra, O_co, P, R, Replay, S, S_contra
 from noetic_py.errors import CodecError, ConfigError, NoContextError, NoDescriptionWarning
-from noetic_py.redaction import MASK, redact
+from noetic_py.redaction import MASK, redact, with_article
 from noetic_py.tools.signature import Injected, Signature, read_docs, read_signature
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def render_output(value: object, *, tool: str) -> str | tuple[ContentPart, ...]:
         return redact(to_json(value, fallback=_fields, inf_nan_mode="strings").decode())
     except (ValueError, TypeError, RecursionError) as error:
         raise CodecError(
-            f"tool {tool!r} returned a {type(value).__qualname__} that has no JSON form: {error}",
+            f"tool {tool!r} returned {with_article(type(value).__qualname__)} that has no JSON form: {error}",
             hint="return text, JSON values, content parts, or a pydantic model, dataclass or attrs class of these",
         ) from error
 

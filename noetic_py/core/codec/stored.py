@@ -24,7 +24,7 @@ from noetic_py.core.secrets import Secret
 from noetic_py.core.types import MAX_NESTING
 from noetic_py.core.values import is_dict, is_list
 from noetic_py.errors import CodecError, ConfigError, LimitExceeded, NoeticError, ParallelFailed
-from noetic_py.redaction import redact
+from noetic_py.redaction import redact, with_article
 
 Encode = Callable[[Any, int], Any]
 
@@ -385,7 +385,7 @@ def _encode_instance(value: Any, kind: Any, depth: int) -> dict[str, object]:
     hint = "use an attrs class, a dataclass, a pydantic model or plain values; a client goes into services="
     if kind is CoroutineType:
         hint = f"await {value.__name__}(...) first, and use what that gives"
-    raise structure.Unfit(f"a {kind.__module__}.{structure.type_name(kind)} cannot be stored", hint=hint)
+    raise structure.Unfit(f"{with_article(kind.__module__)}.{structure.type_name(kind)} cannot be stored", hint=hint)
 
 
 @lru_cache(1024)

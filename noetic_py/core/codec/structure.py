@@ -48,6 +48,7 @@ from noetic_py.core.secrets import Secret, is_secret
 from noetic_py.core.types import MAX_NESTING
 from noetic_py.core.values import is_array, is_dict, is_list, is_mapping
 from noetic_py.errors import CodecError, LimitExceeded, NoeticError
+from noetic_py.redaction import with_article
 
 if TYPE_CHECKING:
     from cattrs import Converter
@@ -350,7 +351,7 @@ class Structurer:
             known = self.registry.get(value.name)
             if known is None:
                 raise Unfit(
-                    f"holds a {value.name:.80}, and no such class is registered",
+                    f"holds {with_article(value.name[:80])}, and no such class is registered",
                     hint="declare the type where the value is read, or register the class with the codec",
                 )
             return self.structure(value, known)
@@ -429,7 +430,7 @@ class Structurer:
         known = self.registry.get(value.name)
         if known is None or not issubclass(known, base):
             # Made of the declared class it would be another value, and say nothing of it.
-            raise Unfit(f"is a {type_name(kind)}, not {_shown(value)}")
+            raise Unfit(f"is {with_article(type_name(kind))}, not {_shown(value)}")
         return known
 
     def _at(self, frame: str, make: Hook, value: object) -> Any:
@@ -462,7 +463,7 @@ class Structurer:
             return _hashed(make, parts) if make else _gather(value.kind, parts)
         # A stored set is not a list, but what came over the wire as a list may become a set.
         if not is_array(value):
-            raise Unfit(f"is a {base.__name__}, not {_shown(value)}")
+            raise Unfit(f"is {with_article(base.__name__)}, not {_shown(value)}")
         parts = self._each(value, kind)
         if make is None:
             return parts if is_list(value) else tuple(parts)
@@ -623,20 +624,20 @@ def _scalar(kind: object, value: object) -> object:
             return parse(value)
         except (ValueError, InvalidOperation):
             raise Unfit(f"{value!r:.60} is not a valid {type_name(kind)}") from None
-    raise Unfit(f"is a {type_name(kind)}, not {_shown(value)}")
+    raise Unfit(f"is {with_article(type_name(kind))}, not {_shown(value)}")
 
 
 def _instance(kind: type, value: object) -> object:
     if isinstance(value, kind):
         return value
-    raise Unfit(f"is a {type_name(kind)}, not {_shown(value)}")
+    raise Unfit(f"is {with_article(type_name(kind))}, not {_shown(value)}")
 
 
 def _fields(kind: object, value: object) -> dict[str, object]:
     fields = value.fields if isinstance(value, StoredInstance) else value
     if is_dict(fields):
         return fields
-    raise Unfit(f"is a {type_name(kind)}, not {_shown(value)}")
+    raise Unfit(f"is {with_article(type_name(kind))}, not {_shown(value)}")
 
 
 def _hashed(make: Callable[[Iterable[Any]], object], parts: list[Any]) -> Any:

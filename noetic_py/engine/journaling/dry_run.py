@@ -13,6 +13,7 @@ from noetic_py.errors import ReplayDiverged
 from noetic_py.journal.records import AttemptFailed, StepFinished, StepStopped
 from noetic_py.journal.run_summary import PlannedStep, ResumePlan
 from noetic_py.journal.values import Path
+from noetic_py.redaction import with_article
 from noetic_py.steps.flow import BranchSpec, ParallelSpec
 from noetic_py.steps.handoff import HandoffSourceSpec, HandoffSpec, members
 from noetic_py.steps.loop import EverySpec, LoopSpec
@@ -85,7 +86,7 @@ def _look(above: Node, step: AnyStep, name: str) -> Iterator[PlannedStep]:
 def _recorded(kind: Kind, record: StepFinished, step: AnyStep, path: Path) -> PlannedStep:
     why = None
     if not kind.is_named(step.kind):
-        why = f"a {kind.name} step is recorded, and the flow has a {step.kind} step"
+        why = f"{with_article(kind.name)} step is recorded, and the flow has {with_article(step.kind)} step"
     elif record.fingerprint and record.fingerprint != fingerprint(step):
         why = "the step's code or options have changed since it ran"
     return PlannedStep(path, step.kind, "replay" if why is None else "differ", why)

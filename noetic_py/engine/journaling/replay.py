@@ -38,6 +38,7 @@ from noetic_py.journal.records import (
     StepStopped,
 )
 from noetic_py.memory.projector import Recorded
+from noetic_py.redaction import with_article
 from noetic_py.steps.flow import Mode
 
 Trees: TypeAlias = Mapping[str, Any]
@@ -171,7 +172,7 @@ def _check_type(stored: object, state: object, codec: Codec) -> None:
     mine, other = (stored_type(each) for each in (codec.encode(as_stored(state)), stored))
     if mine != other:
         raise errors.ConfigError(
-            f"the run's state is a {other}, and the new one a {mine}",
+            f"the run's state is {with_article(other)}, and the new one {with_article(mine)}",
             code="state-type",
             hint="give a state of the type that the run was started with",
         )
@@ -436,7 +437,7 @@ def _fail_again(record: AttemptFailed, node: Node, parent: Frame, path: values.P
 def _difference(step: AnyStep, value: object, parent: Frame, record: StepFinished) -> str | None:
     """In what the step that is called now differs from the recorded one."""
     if not parent.x.run.kinds[record.kind].is_named(step.kind):
-        return f"a {record.kind} step is recorded, and a {step.kind} step is called"
+        return f"{with_article(record.kind)} step is recorded, and {with_article(step.kind)} step is called"
     if record.fingerprint and record.fingerprint != fingerprint(step):
         return "the step's code or options have changed since it ran"
     if value is NOT_READ:

@@ -50,6 +50,7 @@ from noetic_py.journal.records import (
 )
 from noetic_py.journal.run_summary import PlainCodec, load_records
 from noetic_py.journal.values import Path, Stored
+from noetic_py.redaction import with_article
 from noetic_py.tools.calls import check_changed, plain
 
 if TYPE_CHECKING:
@@ -230,12 +231,14 @@ def _not_found(answer: Answer, why: str) -> RequestNotFound:
 def _check_answer(answer: Answer, record: Pending) -> None:
     if record.kind in END_BY_THEMSELVES:
         raise AnswerInvalid(
-            f"request {answer.key} is a {record.kind}, and takes no answer", path=record.path, hint="it ends by itself"
+            f"request {answer.key} is {with_article(record.kind)}, and takes no answer",
+            path=record.path,
+            hint="it ends by itself",
         )
     wanted = ("approved" if record.is_approval else "answered", "rejected")
     if answer.decision not in wanted:
         raise AnswerInvalid(
-            f"request {answer.key} is a {record.kind}, and cannot be {answer.decision}",
+            f"request {answer.key} is {with_article(record.kind)}, and cannot be {answer.decision}",
             path=record.path,
             hint=" or ".join(wanted),
         )

@@ -23,6 +23,7 @@ from noetic_py.journal import values
 from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.records import JournalRecord, dump_record
 from noetic_py.journal.stored import BudgetChange, Claim, Lease, Queued, Record, Signal, Transaction
+from noetic_py.redaction import with_article
 
 if TYPE_CHECKING:
     from noetic_py.context.step import Retry
@@ -299,7 +300,9 @@ class RunWriter:
             return dump_record(record, self.codec)
         except (errors.CodecError, errors.LimitExceeded) as error:
             self._poison = errors.CheckpointFailed(
-                f"a {type(record).__name__} cannot be stored: {error.message}", path=record.path, hint=error.hint
+                f"{with_article(type(record).__name__)} cannot be stored: {error.message}",
+                path=record.path,
+                hint=error.hint,
             )
             raise self._poison from error
 

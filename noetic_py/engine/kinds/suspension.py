@@ -31,6 +31,7 @@ from noetic_py.engine.kinds.output import misfit
 from noetic_py.engine.state import Run
 from noetic_py.errors import AnswerInvalid, BudgetExceeded, ConfigError, Rejected, RequestExpired
 from noetic_py.journal.records import Answered, Pending
+from noetic_py.redaction import with_article
 from noetic_py.tools.calls import plain
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def check(frame: Frame, kind: str) -> None:
     """
     if frame.x.run.store is None:
         raise ConfigError(
-            f"a {kind} was asked for in a run that is not stored, so no answer could reach it",
+            f"{with_article(kind)} was asked for in a run that is not stored, so no answer could reach it",
             code="no-backend",
             path=frame.at,
             hint='Harness(checkpoints="sqlite:runs.db"), or InMemoryBackend() for as long as the process lives',
@@ -146,7 +147,7 @@ def check(frame: Frame, kind: str) -> None:
         why = _why_not(node)
         if why is not None:
             raise ConfigError(
-                f"a {kind} was asked for {why}", code="ask", path=frame.at, hint="ask in a step before it"
+                f"{with_article(kind)} was asked for {why}", code="ask", path=frame.at, hint="ask in a step before it"
             )
         node = node.up
 
