@@ -83,7 +83,7 @@ night_desk = loop(
 
 
 def porter(request: ModelRequest) -> str | FunctionCall:
-    said = [item.text for item in request.items if isinstance(item, Message)][-1]
+    said = request.items.last_text("user", "")
     if "leaks" not in said:
         return "Good night."
     return FunctionCall(name="transfer_to_repairs", arguments={"input": f"{said} Room 12."})

@@ -1132,7 +1132,7 @@ async def test_the_view_explains_itself() -> None:
     assert [block.layer for block in view.blocks if block.kind == "live"] == ["time"]
     told = view.explain()
     assert all(word in told for word in ("system", "tail", "time", "the step's instructions"))
-    assert model.requests[1].items == view.items
+    assert list(model.requests[1].items) == list(view.items)
     assert model.requests[1].stable == view.stable
     assert result.last_layer_usage == view.usage
 

@@ -280,6 +280,15 @@ class ItemView(Sequence[Item]):
         return [(sum(1 for _ in same), origin) for origin, same in runs]
 
     @staticmethod
+    def of(items: Iterable[Item], /) -> ItemView:
+        """Items as a view; unlike the constructor it does not check that calls and outputs fit together."""
+        if isinstance(items, ItemView):
+            return items.frozen()
+        segment = _Segment()
+        segment.items = list(items)
+        return ItemView._view((), (), segment, len(segment.items))
+
+    @staticmethod
     def _view(sealed: tuple[_Segment, ...], ends: tuple[int, ...], segment: _Segment, length: int) -> ItemView:
         view = ItemView.__new__(ItemView)
         view._see(sealed, ends, segment, length)

@@ -15,6 +15,7 @@ from typing_extensions import TypedDict
 from noetic_py.core.budget import MOST, TokenUsage
 from noetic_py.core.diagnostics import NOWHERE, Where, suggestion
 from noetic_py.core.items import Item, ItemBase, JsonValue
+from noetic_py.core.log import ItemView
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.core.secrets import Secret
 from noetic_py.core.shared_budget import SharedBudget
@@ -329,12 +330,18 @@ class OutputSchema:
     strict: bool = True
 
 
+def _view_of(items: Iterable[Item]) -> ItemView:
+    # mypy takes only functions of a module as converters.
+    return ItemView.of(items)
+
+
 @frozen
 class ModelRequest:
     """One call of a model.
 
     Attributes:
-        items: The conversation as the model shall see it: provider-valid, every call has its output.
+        items: The conversation as the model shall see it: provider-valid, every call has its output. A view, whose
+            `last_text("user")` is what the user has said last; a list that is given becomes one.
         instructions: The system instructions, `None` for none.
         tools: Function tools: mappings with `name`, `description`, `parameters` (a JSON schema) and `strict`.
         settings: The call's settings.
@@ -347,7 +354,8 @@ class ModelRequest:
             them and does not say otherwise. For models and wrappers to look at; the library's own send none of it.
     """
 
-    items: Sequence[Item]
+    # Two views of the same items are not equal, and two requests with them are.
+    items: ItemView = field(converter=_view_of, eq=tuple)
     instructions: str | None = None
     tools: Sequence[Mapping[str, JsonValue]] = ()
     settings: ModelSettings = field(factory=ModelSettings)

@@ -360,7 +360,7 @@ class _Replay:
         turn, now = self._turn, self._left.popleft() if self._left else None
         if turn is None or now is None or now.answer is None:
             raise ModelUnavailable("the stored request was not answered", model=model.name)
-        # A tuple is compared and counted faster than a view of the log.
+        # A view of a single list is compared and counted faster than one of the log.
         request = evolve(request, items=tuple(request.items))
         self.tried.append(TriedRequest(now, turn.conversation, request, model, 0.0))
         self._outputs, self._offered = now.outputs, {str(each["name"]) for each in request.tools}

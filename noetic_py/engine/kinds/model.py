@@ -183,7 +183,7 @@ async def _with_view(frame: Frame, ask: RoundRequest, request: ModelRequest, his
     """Show the model a view of the conversation, and show the layers the answer first."""
     view, projector = await project(frame, ask.spec, ask.model, request, history)
     request = evolve(request, items=view.items, stable=view.stable)
-    response = await _response(frame, ask, Shown(view.items, view.tokens), request)
+    response = await _response(frame, ask, Shown(request.items, view.tokens), request)
     keep_view(frame, projector, response.usage)
     return await judged(frame, response)
 

@@ -12,6 +12,7 @@ async def search(query: str) -> str:
 
 
 def third(request: ModelRequest) -> str:
+    assert_type(request.items.last_text("user"), str | None)
     return f"{len(request.items)}"
 
 
