@@ -17,6 +17,7 @@ PRIVATE = (
     "noetic_py.checkpoints.checks.",
     "noetic_py.checkpoints.sqlite.",
     "noetic_py.runner.children.",
+    "noetic_py.runner.inbox.",
     "noetic_py.runner.lease.",
     "noetic_py.runner.registry.",
     "noetic_py.runner.stop_requests.",
