@@ -622,6 +622,7 @@ class Harness(Generic[M_co]):
 
         Raises:
             ConfigError: The harness was not entered; code `"harness-not-entered"`.
+            RunBusy: This process has the run in progress; every other `RunBusy` comes out of `handle.result()`.
             AccessDenied: No principal is set; what the policy denies comes out of `handle.result()`.
         """
         self._check_home()
