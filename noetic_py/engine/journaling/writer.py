@@ -343,9 +343,6 @@ class RunWriter:
         self.check()
         self.stage(journal)
         self.read, self._received = read, True
-        if self._written == self._staged:
-            # The records that say it are stored already.
-            return
         await self.commit(journal, force=True)
 
     async def end(
