@@ -560,7 +560,7 @@ async def test_a_model_extracts_with_the_known_facts_and_the_dates() -> None:
             call_model(), "We moved.", user_id="a", thread_id="two", history=[Message.user("Now it is Delft.")]
         )
         result = await harness.run(call_model(), "Where do I live?", user_id="a", thread_id="three")
-    texts = [request.items[-1].text for request in extractor.requests if isinstance(request.items[-1], Message)]
+    texts = [last.text for request in extractor.requests if isinstance(last := request.items[-1], Message)]
     assert "[1] 2025-01-01 00:00 user: We have a flat in &lt;Utrecht>.\nassistant: Noted." in texts[0]
     assert "Known facts:\nnone" in texts[0]
     assert "Known facts:\n- user / home: Utrecht (user, 2025-01-01, one)" in texts[1]
@@ -662,7 +662,7 @@ async def test_it_reads_each_conversation_once_and_not_before_the_tools_have_ans
         for number, name in enumerate("abaab"):
             look = FunctionCall(name="directory", arguments=json.dumps({"name": f"Bob{number}"}))
             await sessions[name].run(calls(look, "ok", tools=[directory]), f"text {number}")
-    texts = [request.items[-1].text for request in extractor.requests if isinstance(request.items[-1], Message)]
+    texts = [last.text for request in extractor.requests if isinstance(last := request.items[-1], Message)]
     read = [[number for number in range(5) if f"text {number}" in text] for text in texts]
     assert read == [[0], [1], [2], [3], [4]]
     assert all("[2] 20" in text and f"directory: Bob{number}: phone" in text for number, text in enumerate(texts))
@@ -684,7 +684,7 @@ async def test_what_does_not_fit_is_read_after_the_next_answer() -> None:
         for text in ("text 4 " + "y" * 50, "text 5", "text 6"):
             async with session.stream(call_model(), text) as stream:
                 warned += [event.message async for event in stream.events if isinstance(event, LayerWarned)]
-    texts = [request.items[-1].text for request in extractor.requests if isinstance(request.items[-1], Message)]
+    texts = [last.text for request in extractor.requests if isinstance(last := request.items[-1], Message)]
     read = [[number for number in range(7) if f"text {number}" in text] for text in texts]
     assert read == [[0, 1], [2, 3], [4, 5, 6]]
     assert warned[0] == "facts were extracted from 2 items; 4 more are read after the next answer"

@@ -287,9 +287,8 @@ MUTATIONS: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def answer(request: ModelRequest) -> Item:
-    if isinstance(request.items[-1], FunctionCallOutput):
-        asked = [item.text for item in request.items if isinstance(item, Message) and item.role == "user"]
-        return Message.assistant(f"{request.items[-1].output}: {asked[-1]}")
+    if isinstance(last := request.items[-1], FunctionCallOutput):
+        return Message.assistant(f"{last.output}: {request.items.last_text('user')}")
     return FunctionCall(name="look", arguments={"port": "brest"})
 
 

@@ -156,8 +156,8 @@ async def height(ctx: Context[Memory, StateBag], port: str) -> str:
 
 
 def answer(request: ModelRequest) -> list[Item]:
-    if isinstance(request.items[-1], FunctionCallOutput):
-        return [Message.assistant(f"It is {request.items[-1].output}.")]
+    if isinstance(last := request.items[-1], FunctionCallOutput):
+        return [Message.assistant(f"It is {last.output}.")]
     return [FunctionCall(name="height", arguments={"port": port}) for port in ("Brest", "Bergen")]
 
 

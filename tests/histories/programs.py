@@ -648,8 +648,8 @@ def structured() -> Program:
 
 
 def _step_tool(request: ModelRequest) -> Any:
-    if isinstance(request.items[-1], FunctionCallOutput):
-        return Message.assistant(f"It says {request.items[-1].output}.")
+    if isinstance(last := request.items[-1], FunctionCallOutput):
+        return Message.assistant(f"It says {last.output}.")
     return FunctionCall(name="double", arguments={"input": 21})
 
 
