@@ -215,10 +215,11 @@ async def carried_out(
     flow = flow_into(workers.lines, -1, spread=workers.spread)
     began = time.monotonic()
     async with Harness(checkpoints=backend, plugins=[], flows={"flow": flow}) as harness:
+        # All are there before a worker is: what is submitted slowly would be done before the first one is killed.
+        ids = [await submit(harness, flow, number, f"run-{number}") for number in range(runs)]
         try:
             for _ in range(4):
                 await anyio.to_thread.run_sync(workers.start)
-            ids = [await submit(harness, flow, number, f"run-{number}") for number in range(runs)]
             for number in range(kills):
                 await workers.write(workers.between, runs * LINES)
                 await anyio.sleep(workers.dice.uniform(0.02, 0.3))
