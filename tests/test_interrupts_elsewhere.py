@@ -11,6 +11,8 @@ import pytest
 
 from noetic_py import Ask, Context, Harness, Message, SessionPolicy, call_model, errors, sequence, step
 from noetic_py.checkpoints import CheckpointBackend, InMemoryBackend, SqliteBackend
+from noetic_py.engine.stops import ASKED
+from noetic_py.journal.records import check_decision
 from noetic_py.testing import FaultyBackend, ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -124,3 +126,9 @@ async def test_a_turn_that_waits_or_whose_process_died_is_not_there(store: Check
         assert await other.session("ada", "waits").interrupt("Stop.") is False
         with pytest.raises(errors.SessionSuspended):
             await other.session("ada", "waits").run(asks, "Here?")
+
+
+def test_a_journal_holds_no_interrupt() -> None:
+    check_decision(ASKED, {"kind": "abort"}, ())
+    with pytest.raises(errors.CodecError, match="a stop that was asked for"):
+        check_decision(ASKED, {"kind": "interrupt"}, ())

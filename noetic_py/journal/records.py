@@ -23,7 +23,7 @@ from attrs import define, field, frozen
 from noetic_py.core.budget import TokenUsage
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.structure import dump, parse
-from noetic_py.core.control import SETTLING, Control, Decided, RequestKind, RunStatus, is_approval
+from noetic_py.core.control import SETTLING, Control, Decided, RequestKind, RunStatus, StopKind, is_approval
 from noetic_py.core.derivation import ContextMemory
 from noetic_py.core.items import FunctionCallOutput, Item, ItemBase
 from noetic_py.core.log import Origin
@@ -625,10 +625,14 @@ def _is_verdict(value: object) -> bool:
     )
 
 
-_ASKED = values.object_of(
-    {"kind": lambda value: value == "interrupt" or value in SETTLING},
-    {"value": _anything, "reason": values.is_text, "by": values.is_optional_text, "key": values.is_text},
-)
+def asks_for(*kinds: StopKind) -> Fits:
+    """The check of the stored form of a stop that is asked for, of one of these kinds."""
+    return values.object_of(
+        {"kind": lambda value: value in kinds},
+        {"value": _anything, "reason": values.is_text, "by": values.is_optional_text, "key": values.is_text},
+    )
+
+
 # The stored outputs of the engine's own steps, by kind.
 _OUTPUTS: Mapping[str, tuple[Fits, str]] = {
     "answer": (
@@ -687,7 +691,7 @@ _DECISIONS: Mapping[str, tuple[Fits, str]] = {
         ),
         "what a run has used",
     ),
-    "asked": (_ASKED, "a stop that was asked for"),
+    "asked": (asks_for(*SETTLING), "a stop that was asked for"),
     MESSAGE: (values.pair_of(values.is_text, _anything), "[channel, value]"),
     "launched": (
         values.object_of(

@@ -17,9 +17,10 @@ from attrs import asdict
 from noetic_py import errors
 from noetic_py.checkpoints.contract import CheckpointBackend, Scope
 from noetic_py.core.codec.structure import dump, parse
+from noetic_py.core.control import SETTLING
 from noetic_py.engine.journaling.run_history import OVER, store_time
-from noetic_py.engine.stops import ASKED, Asked, asked_in, asked_of, control_of, decision_of
-from noetic_py.journal.records import JournalRecord, RunEnded, check_decision
+from noetic_py.engine.stops import Asked, asked_in, asked_of, control_of, decision_of
+from noetic_py.journal.records import JournalRecord, RunEnded, asks_for
 from noetic_py.journal.stored import StoredValue
 from noetic_py.redaction import without_secrets
 from noetic_py.runner.children import look_at_parent
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 _SCOPE: Scope = ("run stops",)
 _MAX_BYTES = 32 * 1024 * 1024
+# An interrupt gives a run no outcome, so that it is asked for and is in no journal.
+_is_asked = asks_for(*SETTLING, "interrupt")
 # Seconds between two looks at what the owner of a run has answered.
 _PAUSE = 0.1
 
@@ -92,10 +95,11 @@ async def _answer(run: Run, found: StoredValue, request: dict[str, Any]) -> None
 def _request_of(found: StoredValue) -> dict[str, Any]:
     fields: Any = parse(found.value, _MAX_BYTES, "stop request")
     try:
-        check_decision(ASKED, fields["asked"], ())
+        if not _is_asked(fields["asked"]):
+            raise TypeError("asked")
         if not isinstance(fields["until"], float) or fields["taken"] not in (None, True, False):
             raise TypeError("until and taken")
-    except (LookupError, TypeError, errors.CodecError) as error:
+    except (LookupError, TypeError) as error:
         raise errors.CodecError("is not a valid request to stop a run", where=f"run {found.key}") from error
     request: dict[str, object] = fields
     return request
@@ -211,7 +215,7 @@ async def _write(backend: CheckpointBackend, run_id: str, asked: Asked) -> None:
     status: RunStatus = "interrupted" if asked.rule.wraps_up else asked.rule.status
 
     def made(journal: Sequence[JournalRecord]) -> Sequence[JournalRecord]:
-        if asked.kind == "interrupt":
+        if not asked.rule.settles:
             raise _over(run_id, "no process has it")
         known = asked_in(journal)
         if known is not None and asked.key and known.key == asked.key:
