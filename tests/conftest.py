@@ -106,3 +106,13 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     from tests.cli_shell import Inside
 
     return Inside(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[CheckpointBackend]:
+    """A store in memory and one in a file, for what holds in each."""
+    from noetic_py.checkpoints import InMemoryBackend, SqliteBackend
+
+    made = InMemoryBackend() if request.param == "memory" else SqliteBackend(tmp_path / "runs.db")
+    async with made as backend:
+        yield backend

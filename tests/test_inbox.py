@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -14,7 +13,7 @@ import pytest
 from attrs import evolve
 
 from noetic_py import Ask, Context, Harness, Memory, PendingRequest, errors, parallel, step
-from noetic_py.checkpoints import CheckpointBackend, InMemoryBackend, SqliteBackend
+from noetic_py.checkpoints import CheckpointBackend, InMemoryBackend
 from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.checkpoints.files import FileBackend
 from noetic_py.context.step import AnyStep
@@ -23,13 +22,6 @@ from noetic_py.engine.kinds import KINDS
 from noetic_py.journal.transforms import VERIFIED, DecodedPayload, Finding, RecordPlace, RecordTransform
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[CheckpointBackend]:
-    made = InMemoryBackend() if request.param == "memory" else SqliteBackend(tmp_path / "runs.db")
-    async with made as backend:
-        yield backend
 
 
 class Trip:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
 from noetic_py import Ask, Context, Harness, Message, SessionPolicy, call_model, errors, sequence, step
-from noetic_py.checkpoints import CheckpointBackend, InMemoryBackend, SqliteBackend
+from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.engine.stops import ASKED
 from noetic_py.journal.records import check_decision
 from noetic_py.testing import FaultyBackend, ScriptedModel
@@ -19,13 +17,6 @@ pytestmark = pytest.mark.anyio
 
 LEASE = 0.3
 INTERRUPTED = "interrupted by the session's user"
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[CheckpointBackend]:
-    made = InMemoryBackend() if request.param == "memory" else SqliteBackend(tmp_path / "runs.db")
-    async with made as backend:
-        yield backend
 
 
 class Talk:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
@@ -30,7 +29,7 @@ from noetic_py import (
     step,
     until,
 )
-from noetic_py.checkpoints import CheckpointBackend, InMemoryBackend, SqliteBackend
+from noetic_py.checkpoints import CheckpointBackend, InMemoryBackend
 from noetic_py.checkpoints.files import FileBackend
 from noetic_py.engine.journaling import writer
 from noetic_py.engine.journaling.run_history import open_requests, request_of
@@ -47,13 +46,6 @@ orders = Channel("orders", str, external=True)
 numbers = Channel("numbers", int, external=True)
 few = Channel("few", int, external=True, capacity=3)
 heights = Channel("heights", int, mode="value", external=True)
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[CheckpointBackend]:
-    made = InMemoryBackend() if request.param == "memory" else SqliteBackend(tmp_path / "runs.db")
-    async with made as backend:
-        yield backend
 
 
 async def begun(store: CheckpointBackend, run_id: str) -> None:
