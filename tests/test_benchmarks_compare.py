@@ -20,6 +20,7 @@ from benchmarks.compare.registry import FILES, OURS, PEERS, WORKS, Library
 from benchmarks.compare.rounds import Line, Plan, compare
 from benchmarks.compare.table import BEGIN, END, into_page, report, table
 from benchmarks.measure import ROOT, Spread
+from tests.properties.checks import FULL
 
 PEER = """
 import asyncio, os
@@ -115,7 +116,7 @@ def peer(tmp_path: Path) -> Library:
     return library(tmp_path, "small", PEER)
 
 
-@pytest.mark.parametrize("work", WORKS)
+@pytest.mark.parametrize("work", WORKS if FULL else ["W3", "W8"])
 def test_ours_does_every_work(work: str) -> None:
     check(work, measure(OURS, sys.executable, work, 4))
 
@@ -278,17 +279,17 @@ def test_the_command_prints_the_table_and_writes_json(
     cache: Path, peer: Library, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "found.json"
-    arguments = ["w1", "W6", "--peers", "small", "--rounds", "2", "--scale", "0.001"]
+    arguments = ["w1", "W6", "--peers", "small", "--rounds", "1", "--scale", "0.001"]
     assert main([*arguments, "--cache", str(cache), "--json", str(target)], {"small": peer}) == 0
     head, _, rest = capsys.readouterr().out.partition("\n\n")
-    assert "packages noetic-py 0, small 1.2; median of 2 rounds." in head
+    assert "packages noetic-py 0, small 1.2; median of 1 rounds." in head
     assert all(word in head for word in ("date", "commit", "Python", "cores"))
     found = json.loads(target.read_text(encoding="utf-8"))
     assert set(found) == {"environment", "lines", "failed"}
     assert [line["work"] for line in found["lines"]] == ["W1", "W1", "W6"]
     assert rest.count("| small") == 3
     for line in found["lines"]:
-        assert len(line["rounds"]["ours"]) == len(line["rounds"]["peer"]) == 2
+        assert len(line["rounds"]["ours"]) == len(line["rounds"]["peer"]) == 1
         assert 0 < line["ratio"]["low"] <= line["ratio"]["median"] <= line["ratio"]["high"]
 
 
@@ -303,7 +304,6 @@ def test_the_command_fails_with_what_a_library_said(
     assert "no such thing in this library" in said.err
     assert "| small" in said.out
     assert "| raises" not in said.out
-    assert main([*arguments, "--peers", "small"], peers) == 0
 
 
 @pytest.mark.parametrize(
@@ -344,11 +344,14 @@ def test_an_environment_is_made_once_and_made_anew_after_a_failure(
     check("W1", measure(small, first.python, "W1", 4))
     wheel(wheels, "smallest", "1.6")
     assert prepare(small, cache) == first
-    assert prepare(small, cache, upgrade=True).versions == {"smallest": "1.6"}
+    if FULL:
+        assert prepare(small, cache, upgrade=True).versions == {"smallest": "1.6"}
     with pytest.raises(Failed, match=r"small could not be installed:\n(.|\n)*no-such-package"):
         prepare(evolve(small, packages=("no-such-package",)), cache)
     assert not (cache / "small" / STAMP).exists()
-    assert prepare(small, cache).versions == {"smallest": "1.6"}
+    # It takes half a minute to make one, and without its stamp it is made like the first one.
+    if FULL:
+        assert prepare(small, cache).versions == {"smallest": "1.6"}
 
 
 def wheel(folder: Path, name: str, version: str) -> None:

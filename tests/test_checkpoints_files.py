@@ -485,7 +485,7 @@ async def test_damage_is_found_or_changes_nothing(tmp_path: Path, chunk: int) ->
         expected = await cases._write(backend)
         listed, values = await backend.list(), await backend.scan(SCOPE)
     noticed = 0
-    for seed in range(chunk, examples(sample=200, full=5000), CHUNKS):
+    for seed in range(chunk, examples(sample=100, full=5000), CHUNKS):
         shutil.rmtree(work, ignore_errors=True)
         shutil.copytree(good, work)
         what = damage_folder(work, seed)

@@ -355,7 +355,7 @@ def rows(path: Path, table: str) -> int:
 
 
 @pytest.mark.parametrize("mode", ["persist", "wal"])
-@settings(max_examples=examples(60, 1000))
+@settings(max_examples=examples(30, 1000))
 @given(PLANS)
 def test_it_does_what_the_store_in_memory_does(
     tmp_path_factory: pytest.TempPathFactory, mode: Mode, plan: list[tuple[int, bool, tuple[Any, ...]]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import runpy
 import subprocess
 import sys
 from datetime import date, timedelta
@@ -26,7 +27,7 @@ from noetic_py.cli.starting import run_command
 from noetic_py.core.codec import Codec
 from noetic_py.core.events import StepCommitted, StepStarted
 from noetic_py.errors import ConfigError
-from tests.cli_shell import ROOT, Inside, Shell, environment, posix
+from tests.cli_shell import ROOT, TIMEOUT, Inside, Shell, environment, posix
 from tests.properties.checks import FULL
 from tests.test_typing import INSIDE
 
@@ -34,13 +35,14 @@ from tests.test_typing import INSIDE
 @posix
 @pytest.mark.slow
 def test_the_demo_repeats_nothing_that_had_finished(shell: Shell) -> None:
-    done = shell.run("demo")
-    assert done.returncode == 0, done.stderr
+    demo = shell.start("demo", stderr=subprocess.STDOUT, PYTHONUNBUFFERED="1")
+    printed = demo.communicate(timeout=TIMEOUT)[0].decode()
+    assert demo.returncode == 0, printed
     diary = (shell.folder / "noetic-demo" / "bodies.log").read_text().splitlines()
     ran = [line.partition(" ")[2] for line in diary]
     # The first process, the one that waits for the approval, and the one that ends the run.
     assert len({line.partition(" ")[0] for line in diary}) == 3
-    assert "  model                  2 in process 1, 1 in process 2, 1 in process 3\n" in done.stdout
+    assert "  model                  2 in process 1, 1 in process 2, 1 in process 3\n" in printed
     assert {line: ran.count(line) for line in ran} == {
         "model": 4,
         "tool tide Dover": 1,
@@ -54,8 +56,11 @@ def test_the_demo_repeats_nothing_that_had_finished(shell: Shell) -> None:
         "step measure Cadiz": 1,
         "tool book Calais": 1,
     }
-    assert "suspended (waits for approval of book" in done.stderr
-    assert "booked from Calais for 240 euros" in done.stdout
+    assert "suspended (waits for approval of book" in printed
+    assert "booked from Calais for 240 euros" in printed
+    pictures = ROOT / "docs" / "pictures"
+    drawn = runpy.run_path(str(pictures / "draw.py"))["demo"](printed).svg()
+    assert drawn == (pictures / "demo.svg").read_text(encoding="utf-8"), "python docs/pictures/draw.py draws it anew"
     again = shell.run("demo")
     assert again.returncode == 2
     assert again.stderr.splitlines() == [

@@ -25,6 +25,7 @@ from noetic_py.journal.patches import difference, is_patch, patched, touched
 from noetic_py.journal.records import Segment, StepFinished, dump_record, load_record
 from noetic_py.journal.session_stream import StoredConversation, StoredState, ended, state_change
 from noetic_py.journal.stored import Record
+from tests.properties.checks import examples
 
 pytestmark = pytest.mark.anyio
 
@@ -438,7 +439,7 @@ class Program:
                 assert exact(result.state) == expected, f"gone on with from {at}"
 
 
-@settings(max_examples=8, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=examples(4, 8), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(scripts, st.sampled_from([StateBag, Notes, dict]))
 def test_a_program_comes_to_the_same_from_every_position(script: list[list[Mutation]], kind: type[Any]) -> None:
     anyio.run(Program(script, kind).compare)

@@ -110,7 +110,7 @@ DEEDS = st.one_of(
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@settings(max_examples=examples(150, 5000), deadline=None)
+@settings(max_examples=examples(75, 5000), deadline=None)
 @given(st.lists(st.tuples(DEEDS, st.integers(0, 1)), min_size=1, max_size=25))
 async def test_two_processes_find_what_plain_sums_find(
     anyio_backend: str, deeds: list[tuple[tuple[str, str, Any], int]]

@@ -132,11 +132,10 @@ def test_a_difference_is_told_with_the_command_that_renews_the_list(
 ) -> None:
     kept = tmp_path / "public_api.txt"
     monkeypatch.setattr(script, "LIST", kept)
-    # Nothing changes meanwhile, and each reading of the package takes seconds.
-    found = script.surface("noetic_py", script.documented(ROOT / "docs" / "api"), ROOT)
 
+    # To read the package takes seconds, and CI does it in a stage of its own.
     def surface(*of: object) -> object:
-        return found
+        return [line.replace("small", "noetic_py").replace("Boat", "Budget") for line in LINES]
 
     monkeypatch.setattr(script, "surface", surface)
     assert script.main(["--write"]) == 0

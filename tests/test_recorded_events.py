@@ -61,7 +61,7 @@ async def read(harness: Harness[Any], run_id: str, after: int = 0) -> list[Recor
         return [each async for each in harness.runs.events(run_id, after=after)]
 
 
-@pytest.mark.parametrize("seed", range(SEED * 1000, SEED * 1000 + examples(sample=20, full=500)))
+@pytest.mark.parametrize("seed", range(SEED * 1000, SEED * 1000 + examples(sample=12, full=500)))
 async def test_they_are_what_a_live_reader_was_told(seed: int) -> None:
     program = random_program(seed)
     async with Harness(checkpoints=InMemoryBackend(), plugins=()) as harness:

@@ -498,7 +498,7 @@ async def test_processes_race_for_one_budget(tmp_path: Path) -> None:
     await race(str(tmp_path / "runs.db"))
 
 
-@settings(max_examples=examples(100, 20_000))
+@settings(max_examples=examples(50, 20_000))
 @given(
     st.sampled_from(["minute", "hour", "day", "month"]),
     st.integers(10**8, 4 * 10**9),

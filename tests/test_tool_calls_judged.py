@@ -215,7 +215,7 @@ async def lived(backend: FaultyBackend, rounds: Rounds, judge: Judge) -> AnyResu
     return None
 
 
-@settings(max_examples=examples(25, 1500))
+@settings(max_examples=examples(12, 1500))
 @given(
     rounds=st.lists(st.lists(st.sampled_from(HOWS), min_size=1, max_size=5), min_size=1, max_size=3),
     most=st.integers(0, 8),

@@ -284,10 +284,14 @@ def _events() -> Iterator[Event]:
     )
 
 
-def demo() -> Picture:
-    """A recording of `noetic demo`: its output comes line after line, and scrolls as in a terminal of 24 lines."""
+def demo(printed: str | None = None) -> Picture:
+    """A recording of `noetic demo`: its output comes line after line, and scrolls as in a terminal of 24 lines.
+
+    Args:
+        printed: What it has printed; else it is run.
+    """
     rows, height, width, top, margin = 24, 20, 840, 26, 16
-    lines = list(_recorded())
+    lines = list(_recorded(_printed() if printed is None else printed))
     # When each line comes: after a command its output takes a moment, and after a section the reader takes longer.
     times, now = list[float](), 0.5
     for line, after in zip(lines, [*lines[1:], ""], strict=True):
@@ -322,11 +326,7 @@ def demo() -> Picture:
     return p
 
 
-def _recorded() -> Iterator[str]:
-    """What `noetic demo` prints, in lines of a terminal.
-
-    Times and the ids of requests are left out, since they differ from run to run, and so are the parts after the run.
-    """
+def _printed() -> str:
     with TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-m", "noetic_py.cli", "demo"],
@@ -338,7 +338,15 @@ def _recorded() -> Iterator[str]:
             text=True,
             check=True,
         )
-    text = re.sub(r"^ +\d+\.\d\d s  |^  [0-9a-f]{8}-[0-9a-f-]{27}  ", "  ", done.stdout, flags=re.MULTILINE)
+    return done.stdout
+
+
+def _recorded(printed: str) -> Iterator[str]:
+    """What `noetic demo` prints, in lines of a terminal.
+
+    Times and the ids of requests are left out, since they differ from run to run, and so are the parts after the run.
+    """
+    text = re.sub(r"^ +\d+\.\d\d s  |^  [0-9a-f]{8}-[0-9a-f-]{27}  ", "  ", printed, flags=re.MULTILINE)
     text = re.sub(r", \d+\.\d\d s$", "", text, flags=re.MULTILINE)
     yield "$ noetic demo"
     for section in text.strip().split("\n\n"):

@@ -13,7 +13,7 @@ from tests.crash.conftest import Figure
 from tests.crash.folders import quick_folder
 from tests.properties.checks import FULL, SEED, examples
 
-KILLS = examples(sample=4, full=200)
+KILLS = examples(sample=2, full=200)
 """How many processes are killed in a loop without an end."""
 LOOPS = ("asyncio", "trio")
 _MIB = 200

@@ -13,7 +13,7 @@ from tests.properties.checks import examples
 
 
 class TestSpending(Spending):
-    kills = examples(sample=8, full=1_000)
+    kills = examples(sample=5, full=1_000)
 
     @pytest.fixture(autouse=True)
     def use(self, children: Children) -> None:

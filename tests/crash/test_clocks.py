@@ -17,7 +17,7 @@ from tests.crash.lives import CARRY, Life, random_kills, same
 from tests.programs import need
 from tests.properties.checks import SEED, examples
 
-RUNS = examples(sample=3, full=50)
+RUNS = examples(sample=2, full=50)
 """How many runs see other clocks."""
 
 DAY = 86_400

@@ -16,7 +16,7 @@ from tests.crash.folders import quick_folder
 from tests.crash.lives import Life, same
 from tests.properties.checks import SEED, examples
 
-DAMAGES = examples(sample=40, full=5000)
+DAMAGES = examples(sample=20, full=5000)
 """How many times a file is damaged: of a run that is over, and of one that was killed in the middle."""
 
 AT_ONCE = 100

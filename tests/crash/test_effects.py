@@ -18,7 +18,7 @@ from tests.crash.ledger import opened, read_ledger
 from tests.crash.lives import MOST_RESTARTS, Kill, Life, held, random_kills, same
 from tests.properties.checks import SEED, examples
 
-POINTS = examples(sample=16, full=1000)
+POINTS = examples(sample=8, full=1000)
 """How many processes are killed, of programs with `keyed` steps and of programs with `once` steps."""
 
 CHUNKS = 2

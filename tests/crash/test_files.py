@@ -24,11 +24,11 @@ from tests.crash.tools import counted, spread
 from tests.properties.checks import SEED, examples
 
 CALLS = ("write", "fsync", "ftruncate", "rename", "mkdir", "link", "unlink", "openat")
-POINTS = examples(sample=10, full=10_000)
+POINTS = examples(sample=6, full=10_000)
 """How many calls are tried; every one of them in the full set."""
 
-RUNS = examples(sample=3, full=200)
-TOGETHER = examples(sample=5, full=200)
+RUNS = examples(sample=2, full=200)
+TOGETHER = examples(sample=3, full=200)
 FAULTS = examples(sample=2, full=50)
 """At how many calls of each kind the disk fails."""
 

@@ -13,7 +13,7 @@ from tests.crash.conftest import Figure
 from tests.crash.lives import a_life_and_deaths, new_life
 from tests.properties.checks import SEED, examples
 
-POINTS = examples(sample=16, full=1000)
+POINTS = examples(sample=8, full=1000)
 """How many processes are killed."""
 
 CHUNKS = 4

@@ -15,10 +15,10 @@ from tests.crash.folders import quick_folder
 from tests.crash.lives import Life, new_life, same, two_at_once
 from tests.properties.checks import FULL, SEED, examples
 
-TOGETHER = examples(sample=8, full=200)
+TOGETHER = examples(sample=4, full=200)
 """How often two processes begin at one moment."""
 
-STOPPED = examples(sample=4, full=100)
+STOPPED = examples(sample=3, full=100)
 """How often an owner is stopped for longer than its lease."""
 
 LEASE = 0.05

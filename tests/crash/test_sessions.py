@@ -12,9 +12,9 @@ from tests.properties.checks import examples
 
 
 class TestConversations(Conversations):
-    together = examples(sample=8, full=200)
-    kills = examples(sample=15, full=400)
-    messages = examples(sample=50, full=1_000)
+    together = examples(sample=4, full=200)
+    kills = examples(sample=6, full=400)
+    messages = examples(sample=25, full=1_000)
 
     @pytest.fixture(autouse=True)
     def use(self, children: Children) -> None:

@@ -25,7 +25,7 @@ from tests.properties.checks import examples
 pytestmark = pytest.mark.needs("strace")
 
 CALLS = ("pwrite64", "fdatasync", "fsync", "write", "ftruncate", "unlink", "rename", "openat")
-POINTS = examples(sample=5, full=10_000)
+POINTS = examples(sample=3, full=10_000)
 """How many calls of each of the four are tried; every one of them in the full set."""
 
 MIDDLE = 90

@@ -14,8 +14,8 @@ from tests.crash.folders import quick_folder
 from tests.crash.working import Workers, carried_out
 from tests.properties.checks import SEED, examples
 
-RUNS = examples(sample=40, full=1000)
-KILLS = examples(sample=6, full=100)
+RUNS = examples(sample=20, full=1000)
+KILLS = examples(sample=4, full=100)
 
 
 @pytest.mark.parametrize("spread", [False, True], ids=["whole", "spread"])

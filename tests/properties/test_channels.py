@@ -45,11 +45,11 @@ pytestmark = pytest.mark.anyio
 
 T = TypeVar("T")
 
-MACHINES = settings(max_examples=examples(sample=15, full=600), stateful_step_count=50, deadline=None)
+MACHINES = settings(max_examples=examples(sample=8, full=600), stateful_step_count=50, deadline=None)
 ROUNDS = examples(sample=10, full=100)
 HAND_OVERS = 100
 """Hand-overs of one round: the full set hands over 10,000 messages for each mode and event loop."""
-SENDS = examples(sample=20_000, full=1_000_000)
+SENDS = examples(sample=10_000, full=1_000_000)
 
 
 def board(told: list[int] | None = None) -> Board:
@@ -870,7 +870,7 @@ async def test_one_receiver_that_is_tried_again_gets_everything_in_order() -> No
 
 async def test_a_hundred_readers_of_a_topic_see_the_same() -> None:
     topic = Channel("c", int, mode="topic")
-    count = examples(sample=50, full=1000)
+    count = examples(sample=25, full=1000)
     ready = 0
 
     @step
@@ -1022,7 +1022,7 @@ class Town:
 @pytest.mark.parametrize("how", ["abort", "cancel"])
 async def test_a_stop_at_any_moment_leaves_nothing_behind(how: str) -> None:
     before = tasks()
-    for at in range(1, 400, examples(sample=41, full=1)):
+    for at in range(1, 400, examples(sample=61, full=1)):
         try:
             assert await Town().run(at, how)
             assert await left_over(before) == set()

@@ -17,11 +17,11 @@ from tests.properties.durably import Kill, Life, TriedAgain, check_end
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 CHUNKS = 4
-WHOLE = examples(sample=24, full=1200)
-KILLED = examples(sample=16, full=1200)
+WHOLE = examples(sample=16, full=1200)
+KILLED = examples(sample=10, full=1200)
 EVERYWHERE = examples(sample=2, full=60)
 FORKED = examples(sample=2, full=60)
-TRIED = examples(sample=12, full=2000)
+TRIED = examples(sample=8, full=2000)
 FIRST = SEED * 100_000
 
 

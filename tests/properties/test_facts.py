@@ -128,7 +128,7 @@ def facts_shown(request: ModelRequest) -> list[str]:
 
 async def test_an_outdated_fact_is_hardly_ever_shown_unmarked() -> None:
     dice = Random(f"{SEED} changed")
-    made = changes(dice, examples(sample=24, full=2_000))
+    made = changes(dice, examples(sample=12, full=2_000))
     unmarked = marked = dated = 0
     for change in made:
         runtime, model = VirtualRuntime(), ScriptedModel("Noted.", "Noted.", "?")
@@ -312,7 +312,7 @@ async def test_random_programs_know_what_was_said(kind: str, tmp_path: Any) -> N
     async with backend:
         trial = Trial(backend, Random(f"{SEED} {kind}"))
         operations = (trial.tell, trial.both, trial.forget, trial.killed, trial.fork)
-        for trial.number in range(examples(sample=30, full=4_000) // (1 if kind == "memory" else 3)):
+        for trial.number in range(examples(sample=18, full=4_000) // (1 if kind == "memory" else 3)):
             # Each of them is among the first five.
             operation = trial.dice.choice(operations) if trial.number >= len(operations) else operations[trial.number]
             await operation()

@@ -27,7 +27,7 @@ async def test_a_program_with_layers_that_is_killed_comes_to_the_same(program: C
     assert expected.parts["status"] == "completed", expected.parts["error"]
     points, missed = kill_points(appends), 0
     chosen = random.Random(f"{SEED} {program.__name__}").sample(
-        points, min(len(points), examples(sample=3, full=10_000))
+        points, min(len(points), examples(sample=2, full=10_000))
     )
     for at, when in sorted(chosen):
         try:

@@ -15,7 +15,7 @@ from tests.properties.checks import SEED, examples
 
 pytestmark = pytest.mark.anyio
 
-OPERATIONS = examples(sample=120, full=10_000)
+OPERATIONS = examples(sample=60, full=10_000)
 
 USERS = ("ada", "ada/one")
 THREADS = ("one", "ada", "ada/one")

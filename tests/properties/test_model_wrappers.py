@@ -426,7 +426,7 @@ def named(error: object) -> bool:
 async def test_whatever_fails_each_request_is_paid_once() -> None:
     turns, seed = 0, SEED * 1_000_000
     ends: set[str] = set()
-    while turns < examples(sample=160, full=20_000):
+    while turns < examples(sample=100, full=20_000):
         seed += 1
         try:
             before = tasks()

@@ -28,11 +28,11 @@ from tests.properties.checks import SEED, examples, left_over, tasks
 pytestmark = pytest.mark.anyio
 
 CALLERS = 100
-TURNS = examples(sample=60, full=1_000)
+TURNS = examples(sample=40, full=1_000)
 """How many turns a hundred callers of one session make."""
-BESIDE = examples(sample=50, full=1_000)
+BESIDE = examples(sample=30, full=1_000)
 """How many sessions have a turn under way at one moment."""
-SESSIONS = examples(sample=200, full=10_000)
+SESSIONS = examples(sample=120, full=10_000)
 """How many sessions a harness has had when it is looked at for what it keeps of them."""
 CACHED = 32
 

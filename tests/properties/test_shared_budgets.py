@@ -204,7 +204,7 @@ operations = st.lists(
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_sums_are_exact_whoever_dies(kind: str, loop: str) -> None:
     @seed(SEED)
-    @settings(max_examples=examples(60 if kind == "memory" else 15, 5_000 if kind == "memory" else 500), deadline=None)
+    @settings(max_examples=examples(40 if kind == "memory" else 8, 5_000 if kind == "memory" else 500), deadline=None)
     @given(operations)
     def check(drawn: Sequence[Operation]) -> None:
         with TemporaryDirectory() as folder:

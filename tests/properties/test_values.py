@@ -17,7 +17,7 @@ from tests.properties.checks import SEED, examples
 pytestmark = pytest.mark.anyio
 
 CHUNKS = 4
-PROGRAMS = examples(sample=32, full=2000)
+PROGRAMS = examples(sample=16, full=2000)
 FIRST = SEED * 100_000
 
 Op = tuple[Any, ...]

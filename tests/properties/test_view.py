@@ -24,7 +24,7 @@ from noetic_py.testing._random_programs.conversation import pairing_error
 from tests.properties.checks import SEED, examples
 
 COUNTER = EstimatedCounter()
-RUNS = settings(max_examples=examples(sample=150, full=10_000), deadline=None)
+RUNS = settings(max_examples=examples(sample=60, full=10_000), deadline=None)
 DEMANDS = (Demand("a", 20, 60), Demand("b"), Demand("c", 0, 200), Demand("d", 30, 30), Demand("e", 10, 400))
 PLACEMENTS: tuple[Placement, ...] = ("auto", "anchor", "live", "auto", "auto")
 
@@ -234,7 +234,7 @@ def test_many_sessions_see_everything() -> None:
     seen: set[str] = set()
     reasons: set[str] = set()
     refused = views = 0
-    for number in range(examples(sample=120, full=4_000)):
+    for number in range(examples(sample=50, full=4_000)):
         session = Session(uneven(random.Random(f"{SEED} {number}")))
         for _ in range(150 if number % 20 == 0 else 25):
             session.grow()

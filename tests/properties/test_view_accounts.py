@@ -182,7 +182,7 @@ async def converse(number: int) -> tuple[int, int, list[Any]]:
 async def test_accounts_tell_what_the_model_has_received(
     anyio_backend_name: str, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
-    wanted = examples(sample=100, full=3_000)
+    wanted = examples(sample=50, full=3_000)
     requests = repeats = 0
     wrong: list[Any] = []
     number = 0 if anyio_backend_name == "asyncio" else 1

@@ -56,7 +56,7 @@ from tests.security.access_world import (
     pays,
 )
 
-TRIES = examples(10, 100)
+TRIES = examples(6, 100)
 
 OPEN: dict[str, str] = {
     "Harness.run_sync": "tested by itself, for it runs where there is no event loop",
@@ -324,7 +324,7 @@ async def test_everybody_finds_their_own(store: str, tmp_path: Path) -> None:
                 assert {run.user_id for run in await harness.runs.list(limit=None)} == {name}
 
 
-MIXED = examples(300, 10_000)
+MIXED = examples(150, 10_000)
 
 
 class Remembering(Memory):

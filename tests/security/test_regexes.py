@@ -142,7 +142,7 @@ def texts(pattern: Pattern) -> Iterator[str]:
     own = [word for word in re.findall(r"[A-Za-z0-9:/.;,<>&-]{2,}", pattern.text) if len(word) < 12]
     made = list(itertools.product([*HEADS, *own], [*PIECES, *own], TAILS))
     # A step that shares no factor with the lengths of the lists, so that a sample holds each of everything.
-    for head, piece, tail in made[:: max(1, len(made) // examples(45, len(made)) | 1)]:
+    for head, piece, tail in made[:: max(1, len(made) // examples(25, len(made)) | 1)]:
         yield (head + piece * (LENGTH // len(piece)))[:LENGTH] + tail
 
 
