@@ -88,6 +88,8 @@ def check(project: Path, cache: Path, *style: str) -> None:
     with (project / "pyproject.toml").open("a") as settings:
         settings.write(
             f'[[tool.mypy.overrides]]\nmodule = {[f"{name}.*" for name in INSIDE]}\nfollow_imports = "skip"\n'
+            # And the bodies of the library's own functions, which are not the project's.
+            '[[tool.mypy.overrides]]\nmodule = "noetic_py.*"\nignore_errors = true\n'
         )
     kept = environment(MYPY_CACHE_DIR=str(cache))
     for tool in (["mypy"], ["ruff", "check", *folders], ["ruff", "format", "--check", *folders]):

@@ -20,6 +20,7 @@ from noetic_py.memory.blocks import weigh
 from noetic_py.memory.layers.common import COUNTER
 from noetic_py.models.model import ModelRequest
 from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
+from tests.properties.checks import examples
 
 pytestmark = pytest.mark.anyio
 
@@ -100,7 +101,7 @@ async def test_the_window_leaves_out_whole_rounds_and_keeps_what_was_asked_for()
 
 
 @pytest.mark.parametrize("tiers", [("repeats", "outputs"), ("window",), ("repeats", "outputs", "window")])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(examples(2, 6)))
 async def test_what_is_known_of_conversations_changes_nothing(tiers: Any, seed: int) -> None:
     source, layer = random.Random(seed), small(tiers=tiers)
     talks: list[list[Item]] = [[Message(role="user", content=f"Talk {number}")] for number in range(20)]

@@ -701,7 +701,8 @@ async def test_a_turn_whose_session_is_lost_begins_no_further_step() -> None:
         done.append(text)
         return text
 
-    async with Harness(plugins=[], checkpoints=Forgetful(backend)) as harness:
+    # A lease is renewed after a third of it.
+    async with Harness(plugins=[], checkpoints=Forgetful(backend), lease=3.0) as harness:
         with pytest.raises(LeaseLost):
             await harness.session("ada", "trip").run(slow >> act, "stale", state=Notes())
     assert done == []

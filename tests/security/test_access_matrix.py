@@ -38,7 +38,7 @@ from noetic_py import (
 from noetic_py.access import ACTIONS, AccessAction, AccessRequest, RoleAccess
 from noetic_py.checkpoints import CheckpointBackend, SqliteBackend
 from noetic_py.memory import Scope, WorkingMemory
-from tests.properties.checks import SEED, examples
+from tests.properties.checks import FULL, SEED, examples
 from tests.security.access_world import (
     ADMIN,
     ANY_OWNER,
@@ -264,12 +264,13 @@ async def test_every_role(deed: Deed) -> None:
                 seen = may(principal, frozenset({"read"}), "ada")
                 assert is_refusal(deed, came, seen=seen), (principal, came)
                 assert await world.contents() == before, principal
-    for principal in cells:
-        if may(principal, deed.needs, "ada"):
-            async with a_world(InMemoryBackend()) as world:
-                came = await done(deed, world, principal)
-                assert not isinstance(came, errors.AccessDenied | errors.RunNotFound), principal
-                assert deed.nothing in (..., None) or came != deed.nothing, principal
+    # What may be done changes the world, so each does it in a new one; the sample has every other of them.
+    allowed = [principal for principal in cells if may(principal, deed.needs, "ada")]
+    for principal in allowed if FULL else allowed[::2]:
+        async with a_world(InMemoryBackend()) as world:
+            came = await done(deed, world, principal)
+            assert not isinstance(came, errors.AccessDenied | errors.RunNotFound), principal
+            assert deed.nothing in (..., None) or came != deed.nothing, principal
 
 
 @asynccontextmanager

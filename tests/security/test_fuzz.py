@@ -60,7 +60,7 @@ def test_an_error_without_a_name_and_a_slow_input_are_found() -> None:
 async def test_journals_of_edited_records_are_read_or_refused_by_name(figure: Figure) -> None:
     """Lists, `show`, plans and `resume` of recorded runs of which one record was edited under a valid checksum."""
     kept = await edited.load()
-    tried = await edited.fuzz(kept, journals=10**9 if FULL else 150, seconds=SECONDS if FULL else 60, seed=SEED)
+    tried = await edited.fuzz(kept, journals=10**9 if FULL else 80, seconds=SECONDS if FULL else 60, seed=SEED)
     figure("journals", tried.journals)
     figure("refused", tried.refused)
     assert tried.unnamed == [], f"seed {SEED}"
