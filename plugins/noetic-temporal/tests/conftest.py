@@ -26,7 +26,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def temporal_server() -> Iterator[TemporalServer]:
     """A real server; without its program the tests are left out."""
     made = TemporalServer()

