@@ -75,7 +75,7 @@ async def race(place: str, lapse: Callable[[], None] = lambda: None) -> None:
         place: The store, empty.
         lapse: Lets the lease of every process that is gone end, where that takes time.
     """
-    processes, races = (8, 10_000) if examples(0, 1) else (3, 120)
+    processes, races = (8, 10_000) if examples(0, 1) else (2, 120)
     limit = races * 3 // 4
     each = races // processes
     drawn = random.Random(SEED)

@@ -36,10 +36,10 @@ class ServedConversations(Conversations):
     """
 
     server: ServerOfTests
-    together = examples(sample=4, full=200)
-    kills = examples(sample=4, full=200)
+    together = examples(sample=2, full=200)
+    kills = examples(sample=2, full=200)
     messages = examples(sample=25, full=1_000)
-    stopped: int = examples(sample=3, full=100)
+    stopped: int = examples(sample=2, full=100)
 
     def use_server(self, server: ServerOfTests, children: Children, jobs: str) -> None:
         """Keep the sessions there.
@@ -80,7 +80,7 @@ class ServedConversations(Conversations):
 class ServedSpending(Spending):
     """Tests of budgets; a class below it says in `use_server` of which server."""
 
-    kills = examples(sample=4, full=200)
+    kills = examples(sample=2, full=200)
 
     def use_server(self, server: ServerOfTests, children: Children, jobs: str) -> None:
         """Keep the runs there.

@@ -236,7 +236,7 @@ class HostileIdsContract:
         users = [VICTIM, *TWINS, *fit]
         users = [each for each in dict.fromkeys(users) if each.isprintable() and len(each) <= 256]
         # Each is erased while all others are there, and the whole store is looked at each time.
-        users = users[:: max(1, len(users) // examples(sample=10, full=len(users)))]
+        users = users[:: max(1, len(users) // examples(sample=6, full=len(users)))]
         before: list[list[object]] = []
         async with harness_on(backend) as harness:
             for user in users:

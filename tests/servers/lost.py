@@ -35,8 +35,14 @@ class LostConnections:
 
     pytestmark: pytest.MarkDecorator = pytest.mark.anyio
     server: ServerOfTests
-    sampled = 20
+    sampled = 40
     statements = 100
+
+    @pytest.fixture(autouse=True)
+    def connect_soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Wait less between two tries to connect, and at the end for a server that is gone."""
+        monkeypatch.setattr("noetic_py.checkpoints.server._LONGEST_WAIT", 0.04)
+        monkeypatch.setattr("noetic_py.checkpoints.server._LEAVING", 0.5)
 
     def made(self, url: str, **settings: Any) -> ServerBackend[Any]:
         """A backend."""

@@ -166,14 +166,14 @@ class SeveralAtOnce:
 
     async def test_restarts_in_the_middle(self, record_property: Figure) -> None:
         """As after crashes of the server: nothing that was acknowledged is lost, and nothing is there twice."""
-        times = examples(sample=6, full=100) // 2
+        times = examples(sample=4, full=100) // 2
         with self.server.space() as space:
             async with self.made(self.server.url(space), timeout=60) as backend:
                 await in_turmoil(backend, self.server.restart, times)
         record_property("restarts", times)
 
     async def test_ended_sessions_in_the_middle(self, record_property: Figure) -> None:
-        times = examples(sample=20, full=200) // 2
+        times = examples(sample=12, full=200) // 2
         with self.server.space() as space:
             async with self.made(self.server.url(space), timeout=60) as backend:
                 await in_turmoil(backend, self.server.end_sessions, times)

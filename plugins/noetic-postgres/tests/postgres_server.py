@@ -243,6 +243,11 @@ class PostgresServer:
         """Return when a session has begun a transaction and does nothing in it."""
         await self._seen("state = 'idle in transaction' AND pid <> pg_backend_pid()")
 
+    async def holds_rows_of_a_silent_client(self, name: str) -> None:
+        """Return when the session of an application has locked rows, and waits for what its client sends next."""
+        locks = "SELECT pid FROM pg_locks WHERE mode = 'RowShareLock'"
+        await self._seen(f"application_name = '{name}' AND wait_event = 'ClientRead' AND pid IN ({locks})")
+
     async def _seen(self, condition: str) -> None:
         query = f"SELECT count(*) FROM pg_stat_activity WHERE {condition}"
         with anyio.fail_after(30):

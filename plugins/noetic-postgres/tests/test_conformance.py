@@ -20,13 +20,15 @@ from tests.properties.checks import FULL
 class _OnServer:
     """A folder stands for a schema of the server, and every test has one."""
 
-    fresh = False
-
     @pytest.fixture(autouse=True)
-    def use(self, server: PostgresServer) -> Iterator[None]:
+    def use(self, server: PostgresServer, request: pytest.FixtureRequest) -> Iterator[None]:
         self.server = server
-        with server.schema(fresh=self.fresh) as self.schema:
+        with server.schema(fresh=self.needs_its_own(request)) as self.schema:
             yield
+
+    def needs_its_own(self, request: pytest.FixtureRequest) -> bool:
+        """Whether no other test may have the schema afterwards."""
+        return False
 
     def make(self, folder: Path) -> CheckpointBackend:
         return PostgresBackend(self.server.url(self.schema))
@@ -82,7 +84,9 @@ CHANGES: tuple[LiteralString, ...] = (
 
 
 class TestDamaged(_OnServer, DamageContract):
-    fresh = True
+    def needs_its_own(self, request: pytest.FixtureRequest) -> bool:
+        # What makes the store is not emptied.
+        return ".store" in CHANGES[request.getfixturevalue("seed") % len(CHANGES)]
 
     async def damage(self, folder: Path, seed: int) -> None:
         dice = random.Random(seed)

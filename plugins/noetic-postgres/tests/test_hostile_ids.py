@@ -14,6 +14,8 @@ pytestmark = pytest.mark.anyio
 
 
 class TestHostileIds(HostileIdsContract):
+    sample = 60
+
     @pytest.fixture
     async def backend(self, server: PostgresServer, schema: str) -> AsyncGenerator[PostgresBackend]:
         async with PostgresBackend(server.url(schema)) as made, victim_in(made):

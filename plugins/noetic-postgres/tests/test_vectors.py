@@ -103,7 +103,7 @@ FORGOTTEN = st.tuples(st.just("forget"), OWNERS)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@settings(max_examples=examples(40, 1000), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15, 1000), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.one_of(ADDED, ASKED, ASKED, FORGOTTEN), min_size=1, max_size=12))
 async def test_two_users_find_what_plain_sums_find(
     vector_server: PostgresServer, anyio_backend: str, deeds: list[tuple[Any, ...]]
@@ -155,7 +155,7 @@ FILTERED = st.tuples(
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@settings(max_examples=examples(30, 1000), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12, 1000), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(NAMES, PARTS), min_size=1, max_size=4), st.lists(FILTERED, min_size=1, max_size=6), NAMES)
 async def test_the_order_is_that_of_a_search_in_the_process(
     vector_server: PostgresServer, anyio_backend: str, added: Any, asked: Any, last: str

@@ -12,6 +12,7 @@ from redis_server import RedisServer
 from noetic_py.checkpoints import Queued, StoredValue, Transaction
 from noetic_py.checkpoints.server import ServerBackend
 from noetic_py.errors import RunBusy
+from tests.properties.checks import FULL
 from tests.servers.cutting_proxy import CuttingProxy, How
 from tests.servers.journeys import SCOPE, THRESHOLD, Journey, journal, record
 from tests.servers.lost import LOSSES, LostConnections
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 class TestLostConnections(LostConnections):
-    sampled = 7
+    sampled = 14
     statements = 40
 
     @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ class TestLostConnections(LostConnections):
     @pytest.mark.parametrize("late", [10, 12, 20, 30])
     async def test_what_comes_long_after_it_was_given_up_does_nothing(self, late: int) -> None:
         """The session has gone on then, by so many writes."""
-        for at in range(1, 14):
+        for at in range(1, 14) if FULL else (1 + late % 3, 7, 13):
             with proxy_of(self.redis, late=late) as proxy, self.redis.prefix() as prefix:
                 async with self.through(proxy, prefix, connections=1) as backend:
                     proxy.arm({at: "late"})
@@ -94,7 +95,8 @@ class TestLostConnections(LostConnections):
     @pytest.mark.parametrize("how", LOSSES)
     async def test_a_claim_and_a_signal_happen_once(self, how: How) -> None:
         """Whichever statement is cut."""
-        at = 1
+        step = 1 if FULL else 2
+        at = 1 + LOSSES.index(how) % step
         with self.proxy() as proxy:
             while True:
                 with self.redis.prefix() as prefix:
@@ -103,7 +105,7 @@ class TestLostConnections(LostConnections):
                         await _work_off(backend)
                 if not proxy.cut:
                     break
-                at += 1
+                at += step
         assert at > 8
 
 

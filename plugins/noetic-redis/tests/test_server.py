@@ -421,9 +421,13 @@ async def test_a_replica(redis_server: RedisServer, prefix: str) -> None:
     async with RedisBackend(redis_server.url(prefix)) as backend:
         await backend.append("r", expected_position=0, fence=0, records=[record("x")])
     primary = f"127.0.0.1 {redis_server.port}"
-    with another(replicaof=primary, masterauth=PASSWORD) as replica:
-        while b"master_link_status:up" not in replica.command("INFO", "replication"):
-            pass
+    with (
+        # By itself it waits for seconds, in case that others come.
+        redis_server.configured(repl_diskless_sync_delay="0"),
+        another(replicaof=primary, masterauth=PASSWORD) as replica,
+    ):
+        while b"master_link_status:up" not in replica.command("INFO", "replication"):  # noqa: ASYNC110
+            await anyio.sleep(0.01)
         async with RedisBackend(replica.url(prefix)) as backend:
             assert await journal(backend, "r") == [b"x"]
             await fails(backend, "readonly")
@@ -550,7 +554,7 @@ async def test_a_server_that_stops_for_a_while(redis_server: RedisServer, prefix
         await backend.append("r", expected_position=0, fence=0, records=[record("x")])
         redis_server.signal(signal.SIGSTOP)
         try:
-            with anyio.fail_after(15), pytest.raises(StoreUnavailable) as caught:
+            with anyio.fail_after(30), pytest.raises(StoreUnavailable) as caught:
                 await backend.append("r", expected_position=1, fence=0, records=[record("y")])
         finally:
             redis_server.signal(signal.SIGCONT)
@@ -643,8 +647,8 @@ async def test_a_cluster_of_one() -> None:
     """All keys of a prefix have one slot, so every script may use them all."""
     with another(cluster_enabled="yes") as server:
         server.command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        while b"cluster_state:ok" not in server.command("CLUSTER", "INFO"):
-            pass
+        while b"cluster_state:ok" not in server.command("CLUSTER", "INFO"):  # noqa: ASYNC110
+            await anyio.sleep(0.01)
         async with RedisBackend(server.url(), blob_threshold=THRESHOLD) as backend:
             await Journey(backend).go()
         slots = {server.command("CLUSTER", "KEYSLOT", key) for key in server.keys("noetic")}
