@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from _pytest.terminal import TerminalReporter
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import none
 
 from tests.crash.folders import MEMORY
@@ -73,6 +73,12 @@ if (
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     sys.dont_write_bytecode = False
     sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(ROOT / ".pytest_cache" / "bytecode")
+
+# A slow machine, or one that has much to do, is no finding. Plugins are tested by themselves too.
+settings.register_profile(
+    "suite", deadline=None, print_blob=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("suite")
 
 
 def watched(item: pytest.Item) -> bool:

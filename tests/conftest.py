@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from noetic_py import redaction
 from noetic_py.models import model
@@ -33,11 +32,6 @@ pytest.register_assert_rewrite(
 # A shell that starts the suite in the background makes it, and all that it starts, deaf to an interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-settings.register_profile(
-    "suite", deadline=None, print_blob=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("suite")
 
 
 @pytest.fixture(params=["asyncio", "trio"])

@@ -156,7 +156,7 @@ async def test_two_processes_that_renew_at_once_keep_the_login(at: tuple[str, Au
     file = tmp_path / "web.json"
     await logged_in(url, OAuth(file))
     command = [sys.executable, str(Path(__file__).with_name("renewing.py")), url, str(file)]
-    with anyio.fail_after(60):
+    with anyio.fail_after(180):
         async with await anyio.open_process(command, stderr=sys.stderr) as both:
             assert both.stdin is not None
             assert both.stdout is not None

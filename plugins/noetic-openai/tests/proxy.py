@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Literal
 
 import anyio
@@ -42,13 +42,14 @@ def proxied(port: int, *, after: int, then: Literal["cut", "stall"]) -> Abstract
 
             async def back() -> None:
                 left = after
-                async for data in server:
-                    await stream.send(data[:left])
-                    left -= len(data)
-                    if left <= 0:
-                        if then == STALL:
-                            await anyio.sleep_forever()
-                        break
+                with suppress(anyio.BrokenResourceError):
+                    async for data in server:
+                        await stream.send(data[:left])
+                        left -= len(data)
+                        if left <= 0:
+                            if then == STALL:
+                                await anyio.sleep_forever()
+                            break
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(back)
@@ -59,5 +60,6 @@ def proxied(port: int, *, after: int, then: Literal["cut", "stall"]) -> Abstract
 
 
 async def _copy(source: ByteReceiveStream, sink: ByteSendStream) -> None:
-    async for data in source:
-        await sink.send(data)
+    with suppress(anyio.BrokenResourceError):
+        async for data in source:
+            await sink.send(data)
