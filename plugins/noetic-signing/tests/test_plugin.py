@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -21,7 +20,8 @@ from signed_runs import SIGNER, Kept, flow, kept, signed_run
 from noetic_py import Harness
 from noetic_py.checkpoints import InMemoryBackend, SqliteBackend
 from noetic_py.errors import ConfigError, RecordRefused, TransformMissing
-from noetic_py.plugins import TransformRegistry, load_plugins
+from noetic_py.plugins import TransformRegistry, _installed, load_plugins
+from tests.cli_shell import Inside
 
 ROOT = Path(__file__).parents[1]
 
@@ -86,26 +86,28 @@ async def test_a_signer_that_a_program_gives_goes_before_the_environments(monkey
 class Shell:
     """The command line, with the plugin installed as far as it can tell."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.database = folder / "runs.db"
-        installed = folder / "installed" / "noetic_signing_here-0.dist-info"
+    def __init__(self, inside: Inside) -> None:
+        self.inside = inside
+        self.database = inside.folder / "runs.db"
+        installed = inside.folder / "installed" / "noetic_signing_here-0.dist-info"
         installed.mkdir(parents=True)
         (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: noetic-signing-here\nVersion: 0\n")
         (installed / "entry_points.txt").write_text("[noetic_py]\nsigning = noetic_signing.plugin\n")
-        self.public = folder / "public.pem"
+        inside.patch.setattr(sys, "path", [str(installed.parent), *sys.path])
+        # What it has found once it keeps.
+        inside.patch.setattr("noetic_py.plugins._installed", _installed.__wrapped__)
+        inside.patch.delenv("NOETIC_PLUGINS", raising=False)
+        self.public = inside.folder / "public.pem"
         self.public.write_text(SIGNER.public_pem)
 
     def run(self, *arguments: str, trusted: bool = True) -> subprocess.CompletedProcess[str]:
-        paths = [str(self.folder / "installed"), *filter(None, sys.path)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "NOETIC_DB": str(self.database)}
-        environment.pop("NOETIC_PLUGINS", None)
-        if trusted:
-            environment["NOETIC_SIGNING_TRUSTED"] = f"runner={self.public}"
-        return subprocess.run(
-            [sys.executable, "-m", "noetic_py.cli", *arguments],
-            capture_output=True, text=True, timeout=60, env=environment, cwd=self.folder, check=False,
-        )  # fmt: skip
+        trust = f"runner={self.public}" if trusted else ""
+        return self.inside.run(*arguments, NOETIC_DB=str(self.database), NOETIC_SIGNING_TRUSTED=trust)
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(Inside(tmp_path, monkeypatch, capsys))
 
 
 async def _store(database: Path, *, forged: bool = False) -> Kept:
@@ -115,8 +117,7 @@ async def _store(database: Path, *, forged: bool = False) -> Kept:
     return run
 
 
-def test_the_command_line_verifies(tmp_path: Path) -> None:
-    shell = Shell(tmp_path)
+def test_the_command_line_verifies(shell: Shell) -> None:
     run = anyio.run(_store, shell.database)
     told = shell.run("verify", "r")
     count = len(run.records)
@@ -139,8 +140,7 @@ def test_the_command_line_verifies(tmp_path: Path) -> None:
     assert "noetic-signing" in none.stderr
 
 
-def test_the_command_line_tells_what_is_forged(tmp_path: Path) -> None:
-    shell = Shell(tmp_path)
+def test_the_command_line_tells_what_is_forged(shell: Shell) -> None:
     anyio.run(partial(_store, shell.database, forged=True))
     told = shell.run("verify", "r", "--json")
     assert told.returncode == 1
