@@ -10,6 +10,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from attrs import evolve
+from trio.testing import MockClock
 
 from noetic_py import Budget, Harness, Message, RunResult, TokenUsage, call_model, errors, loop, settle, step, until
 from noetic_py.checkpoints import InMemoryBackend
@@ -56,6 +57,10 @@ from noetic_py.testing import ScriptedModel, ScriptExhausted, Turn, Unfinished, 
 pytestmark = pytest.mark.anyio
 
 NAME = "test:scripted"
+ON_ITS_OWN_CLOCK = pytest.mark.parametrize(
+    "anyio_backend", [pytest.param(("trio", {"clock": MockClock(autojump_threshold=0)}), id="trio")]
+)
+"""For limits that one thing has to keep and another has to pass: time goes by only while every task waits."""
 
 
 def down() -> ModelError:
@@ -173,6 +178,20 @@ class Scoped:
         except ExceptionGroup as several:
             [error] = several.exceptions
             raise error from None
+
+
+class Impatient:
+    """A model that lets another wait for 10 ms, and at the last try for a minute: that one has to be in time."""
+
+    name = "test:scoped"
+
+    def __init__(self, inner: Model, tries: int) -> None:
+        self.inner, self.tries = inner, tries
+
+    def respond(self, request: ModelRequest, /) -> AbstractAsyncContextManager[ModelStream]:
+        self.tries -= 1
+        limit = 0.01 if self.tries else 60.0
+        return TimedModel(self.inner, begin=limit, idle=limit, total=60).respond(request)
 
 
 class Generating:
@@ -884,17 +903,18 @@ async def test_an_answer_that_does_not_begin() -> None:
         await ask(TimedModel(ScriptedModel(Unfinished()), begin=0.01, idle=60, total=60))
 
 
+@ON_ITS_OWN_CLOCK
 @pytest.mark.parametrize("iterate", [True, False])
 async def test_a_stream_that_stalls(iterate: bool) -> None:
     heard: list[ModelEvent] = []
 
     async def read() -> None:
-        async with TimedModel(ScriptedModel(Unfinished("High wa")), begin=60, idle=0.01).respond(REQUEST) as stream:
+        async with TimedModel(ScriptedModel(Unfinished("High wa")), begin=60, idle=5).respond(REQUEST) as stream:
             while iterate:
                 heard.append(await anext(aiter(stream)))
             await stream.response()
 
-    with pytest.raises(ModelStreamError, match=r"nothing came for 0\.01 s") as caught:
+    with pytest.raises(ModelStreamError, match="nothing came for 5 s") as caught:
         await read()
     assert [event.delta for event in heard if isinstance(event, TextPart)] == (["High ", "wa"] if iterate else [])
     assert caught.value.hint == "raise idle= of the TimedModel, or try again"
@@ -905,10 +925,11 @@ async def test_an_answer_that_does_not_end() -> None:
         await ask(TimedModel(ScriptedModel(Unfinished("High wa")), begin=60, idle=60, total=0.01))
 
 
+@ON_ITS_OWN_CLOCK
 @pytest.mark.parametrize("watched", [True, False])
 async def test_a_stream_that_stalls_in_a_run(watched: bool) -> None:
     leaf = priced("a", "1", Unfinished("High wa"), "At noon.")
-    model = RetryModel(TimedModel(leaf, idle=0.01), initial=0)
+    model = RetryModel(TimedModel(leaf, idle=5), initial=0)
     events: list[Event] = []
     async with Harness(plugins=(), budget=Budget(cost=9)) as harness:
         handle = harness.start(call_model(model), "go")
@@ -945,10 +966,11 @@ async def test_an_answer_in_time_is_passed_on_as_it_is() -> None:
     assert events[-1] == ItemDone(response.items[0])
 
 
+@ON_ITS_OWN_CLOCK
 async def test_the_time_of_the_reader_does_not_count() -> None:
-    async with TimedModel(ScriptedModel("one two"), begin=0.02, idle=0.02).respond(REQUEST) as stream:
+    async with TimedModel(ScriptedModel("one two"), begin=5, idle=5).respond(REQUEST) as stream:
         async for _ in stream:
-            await anyio.sleep(0.04)
+            await anyio.sleep(10)
         assert said(await stream.response()) == "one two"
 
 
@@ -960,9 +982,9 @@ async def test_a_cancellation_from_outside_is_no_timeout() -> None:
 
 async def test_scopes_of_the_model_behind_and_of_the_reader_stay_in_order() -> None:
     for turn in (Unfinished(), Unfinished("High wa")):
-        model = RetryModel(TimedModel(Scoped(turn, turn, "At noon."), begin=0.01, idle=0.01, total=5), initial=0)
-        for around in (model, TimedModel(model, begin=5, idle=5), LimitedModel(FallbackModel(model), concurrency=1)):
-            model.model = TimedModel(Scoped(turn, turn, "At noon."), begin=0.01, idle=0.01, total=5)
+        model = RetryModel(ScriptedModel(), 3, initial=0)
+        for around in (model, TimedModel(model, begin=60, idle=60), LimitedModel(FallbackModel(model), concurrency=1)):
+            model.model = Impatient(Scoped(turn, turn, "At noon."), tries=3)
             result, _ = await run(around)
             assert result.value == "At noon."
 
