@@ -265,7 +265,7 @@ def _reached(name: str, limit: Any, read: Callable[[Snapshot[Any]], Any], unit: 
     number = not isinstance(limit, bool) and isinstance(limit, (int, float, Decimal))
     if not number or limit != limit or limit < 0:
         raise ConfigError(f"until.{name}({limit!r}) needs a number, 0 or more", code="until", hint=f"until.{name}(10)")
-    stop = Verdict(True, f"{name}: {limit} {unit} reached")
+    stop = Verdict(True, f"{name}: {limit} {unit.removesuffix('s') if limit == 1 else unit} reached")
     return Predicate(f"{name}({limit})", lambda snapshot: stop if read(snapshot) >= limit else GO_ON)
 
 

@@ -122,7 +122,7 @@ async def test_each_message_is_an_input() -> None:
 async def test_a_loop_without_a_message_ends_as_any_other() -> None:
     async with Harness(plugins=()) as harness:
         result = await harness.run(listen(), "first")
-    assert (result.value, result.reason) == ("first", "max_rounds: 1 rounds reached")
+    assert (result.value, result.reason) == ("first", "max_rounds: 1 round reached")
 
 
 async def test_what_comes_while_it_runs_is_taken_where_it_would_stop() -> None:
@@ -348,7 +348,7 @@ async def test_nothing_comes_while_it_parks() -> None:
     async with Harness(plugins=()) as harness:
         with anyio.fail_after(5):
             result = await harness.run(listen(inbox_timeout=0.01), "first")
-    assert (result.value, result.reason, result.steps) == ("first", "max_rounds: 1 rounds reached", 1)
+    assert (result.value, result.reason, result.steps) == ("first", "max_rounds: 1 round reached", 1)
 
 
 async def test_each_time_it_parks_is_told() -> None:

@@ -97,7 +97,7 @@ async def test_predicates_of_the_user_s_own_combine_too() -> None:
 
     mine: Any = Mine()
     assert await verdict_of(until.never() | mine) == Verdict(True, "mine")
-    assert await verdict_of(until.max_rounds(1) & mine) == Verdict(True, "max_rounds: 1 rounds reached; mine")
+    assert await verdict_of(until.max_rounds(1) & mine) == Verdict(True, "max_rounds: 1 round reached; mine")
     assert "Mine" in repr(until.never() | mine)
 
 

@@ -526,7 +526,7 @@ async def test_002_45_a_parked_loop_stops_when_nothing_comes() -> None:
     async with Harness(plugins=()) as harness:
         parked = loop(echo, until=until.max_rounds(1), inbox=INBOX, inbox_timeout=0.01)
         result = await harness.run(parked, "first")
-    assert (result.status, result.value, result.reason) == ("completed", "first", "max_rounds: 1 rounds reached")
+    assert (result.status, result.value, result.reason) == ("completed", "first", "max_rounds: 1 round reached")
 
 
 # ------------------------------------------------------------------------------------------------- work beside the flow
