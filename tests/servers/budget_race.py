@@ -38,8 +38,8 @@ def opened(place: str) -> CheckpointBackend:
     return SqliteBackend(place)
 
 
-async def _race(place: str, number: str, races: int, limit: int) -> None:
-    """Take one step and hold tokens, say so, and settle, so many times."""
+async def _race(place: str, number: str, races: int, limit: int, dies: bool) -> None:
+    """Take one step and hold tokens, say so, and settle, so many times; what is to be killed waits for it."""
     limits = {"steps": limit, "tokens": limit * USED + MOST}
     async with opened(place) as backend:
         run_id = f"p{number}"
@@ -58,6 +58,8 @@ async def _race(place: str, number: str, races: int, limit: int) -> None:
             os.write(1, b"taken\n")
             await change({"tokens": USED}, {})
             os.write(1, b"settled\n")
+        if dies:
+            await anyio.sleep_forever()
 
 
 @define
@@ -84,17 +86,17 @@ async def race(place: str, lapse: Callable[[], None] = lambda: None) -> None:
     async def racer(number: int) -> None:
         left, lives = each, 0
         while left > 0:
-            dies_after = drawn.randint(1, max(2, each // 2)) if lives < 2 else None
+            dies = lives < 2
+            last = drawn.randint(1, max(2, each // 2))
             lives += 1
-            command = [sys.executable, "-m", __name__, place, f"{number}-{lives}", str(left), str(limit)]
+            command = [sys.executable, "-m", __name__, place, f"{number}-{lives}", str(left), str(limit), "x" * dies]
             async with await anyio.open_process(command, cwd=ROOT, stderr=None) as process:
                 assert process.stdout is not None
                 said, rest = Counter[str](), ""
                 async for text in TextReceiveStream(process.stdout):
                     *lines, rest = (rest + text).split("\n")
                     said.update(lines)
-                    if dies_after is not None and said["taken"] >= dies_after:
-                        dies_after = None
+                    if dies and (said["taken"] >= last or said["taken"] + said["refused"] >= left):
                         process.send_signal(signal.SIGKILL)
                 if await process.wait() == -signal.SIGKILL:
                     outcome.kills += 1
@@ -128,4 +130,4 @@ async def race(place: str, lapse: Callable[[], None] = lambda: None) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(_race, sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    anyio.run(_race, sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), bool(sys.argv[5]))
