@@ -42,6 +42,7 @@ def block() -> None:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frame, "monotonic", lambda: CLOCK[0])
+    monkeypatch.setattr(frame, "LIMIT", 1.0)
 
 
 @pytest.fixture

@@ -249,10 +249,10 @@ READERS: dict[str, Callable[[str], object]] = {
 def test_a_bomb_is_refused_at_once(bomb: str, reader: str) -> None:
     """A named error within a second of work, and not much more memory than the text itself."""
     text = BOMBS[bomb]
-    begun, before = time.process_time(), resident()
+    begun, before = time.thread_time(), resident()
     with pytest.raises((CodecError, LimitExceeded)) as caught:
         READERS[reader](text)
-    assert time.process_time() - begun < 1.0
+    assert time.thread_time() - begun < 1.0
     if bomb != "twice":
         assert resident() - before < 64 * 1024
     assert len(str(caught.value)) < 1000
