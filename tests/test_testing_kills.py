@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from noetic_py.checkpoints import CheckpointBackend, FileBackend, Lease, Record, SqliteBackend, Transaction
@@ -63,6 +64,8 @@ class OneByOne(SqliteBackend):
         position = expected_position
         for each in records:
             position = await super().append(run_id, expected_position=position, records=[each], **given)
+            # Most of the time goes by between two writes, so that a kill at a random time comes there.
+            await anyio.sleep(0.005)
         return position
 
 
