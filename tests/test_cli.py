@@ -75,9 +75,9 @@ def test_version(shell: Shell) -> None:
 @pytest.mark.parametrize(
     "arguments", [(), ("walk",), ("run",), ("run", "flow.py", "a", "--bogus"), ("run", "flow.py", "a", "b")]
 )
-def test_wrong_usage(shell: Shell, arguments: tuple[str, ...]) -> None:
-    shell.write(SHOUT)
-    done = shell.run(*arguments)
+def test_wrong_usage(inside: Inside, arguments: tuple[str, ...]) -> None:
+    inside.write(SHOUT)
+    done = inside.run(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     assert "Usage: noetic" in done.stderr
