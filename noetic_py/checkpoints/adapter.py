@@ -15,6 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
+import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 from attrs import evolve, frozen
 
@@ -450,6 +451,11 @@ class StoreBackend(ABC, Generic[S]):
     async def _claim(self, work: Callable[[S], Sequence[Claim]]) -> Sequence[Claim]:
         """Use the store to become the owner of several runs; where the caller never learns of it, it is undone."""
         return await self._do(work, write=True)
+
+    async def wait_for_runs(self, queues: Sequence[str], *, timeout: float) -> bool:
+        """Sleep, where the store has no notifications; returns whether there was one."""
+        await anyio.sleep(timeout)
+        return False
 
     async def queues(self) -> Sequence[QueueStats]:
         """How full each queue is, by queue and flow.

@@ -292,6 +292,21 @@ class CheckpointBackend(Protocol):
         """
         ...
 
+    async def wait_for_runs(self, queues: Sequence[str], *, timeout: float) -> bool:
+        """Wait until another process may have made a run ready in one of the queues; a backend may just sleep.
+
+        It only shortens the pause before the next `claim`: no notification is certain to come, none is sent when the
+        time of a run comes or a lease runs out, and a store that cannot be reached is no error here.
+
+        Args:
+            queues: The queues.
+            timeout: After how many seconds it returns in any case.
+
+        Returns:
+            Whether it was notified; `False` after the timeout.
+        """
+        ...
+
     async def queues(self) -> Sequence[QueueStats]:
         """How full each queue is, by queue and flow.
 

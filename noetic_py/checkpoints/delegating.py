@@ -164,6 +164,10 @@ class DelegatingBackend:
         """Become the owner of queued runs."""
         return await self.inner.claim(queues, flows=flows, ttl=ttl, limit=limit, limits=limits)
 
+    async def wait_for_runs(self, queues: Sequence[str], *, timeout: float) -> bool:
+        """Wait until a run may have become ready in one of the queues."""
+        return await self.inner.wait_for_runs(queues, timeout=timeout)
+
     async def queues(self) -> Sequence[QueueStats]:
         """How full each queue is."""
         return await self.inner.queues()

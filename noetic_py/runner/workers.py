@@ -320,7 +320,23 @@ class QueueWorker:
                 # A run that ends says so.
                 await self._changed.wait()
             else:
-                await sleep_or_event(self._runtime, pause, self._changed)
+                await self._pause()
+
+    async def _pause(self) -> None:
+        """Wait for the next look: until something has changed here, or the store says so, but no longer than a poll."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._listen)
+            await sleep_or_event(self._runtime, _POLL, self._changed)
+            group.cancel_scope.cancel()
+
+    async def _listen(self) -> None:
+        try:
+            # Its timeout is by another clock than that of the pauses, so only a notification ends the pause.
+            if await self._backend.wait_for_runs(self._queues, timeout=_POLL):
+                self.look()
+        except errors.CheckpointError:
+            # The next claim says what is wrong, if it still is.
+            pass
 
     async def _carry(self, claim: Claim, asked: float) -> None:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import psycopg
@@ -10,6 +10,7 @@ import psycopg
 from noetic_postgres.address import Address, address_of
 from noetic_postgres.journals import Numbers
 from noetic_postgres.link import Link
+from noetic_postgres.listening import Listener
 from noetic_postgres.reconnect import Reconnector, Server
 from noetic_postgres.schema import VERSION, Found
 from noetic_postgres.statements import statements_of
@@ -58,6 +59,7 @@ class PostgresBackend(ServerBackend[PostgresStore]):
         check_settings(blob_threshold=blob_threshold, max_bytes=max_bytes, limit=4 * MAX_BYTES, code="postgres-setting")
         self._address = address_of(address, schema=schema, connections=connections, timeout=timeout)
         self._meeting = _Meeting(self._address)
+        self._listener = Listener(self._address)
         server = Server(self._address.where, self._address.timeout, self._meeting.connect)
         super().__init__(
             partial(PostgresStore, numbers=Numbers(), threshold=blob_threshold),
@@ -82,6 +84,24 @@ class PostgresBackend(ServerBackend[PostgresStore]):
         """
         found = self._meeting.found
         return "none" if found is None else found.durability
+
+    async def wait_for_runs(self, queues: Sequence[str], *, timeout: float) -> bool:
+        """Wait until another process has made a run ready in one of the queues; returns whether it was so.
+
+        Raises:
+            StoreUnavailable: The backend was closed.
+        """
+        self._pool.check_open()
+        heard = await self._listener.wait(queues, timeout)
+        self._pool.check_open()
+        return heard
+
+    async def close(self) -> None:
+        """Finish what was begun, give all leases back, and end all connections; a second time is not an error."""
+        try:
+            await super().close()
+        finally:
+            self._listener.close()
 
     async def describe(self) -> Mapping[str, str]:
         """The server, its version, the schema, and what the server's settings promise."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import psycopg
@@ -153,6 +154,11 @@ class Link:
         return [row[0] for row in self.rows(self.sql["tick"], {"count": count})]
 
     # -- writes
+
+    def notify(self, run_ids: Sequence[str]) -> None:
+        """Tell workers of other processes which of some runs are ready now; if that fails, polling finds them."""
+        with suppress(psycopg.Error):
+            self.run(self.sql["notify"], {"run_ids": run_ids})
 
     def write(self, query: bytes, values: Values, result: Any) -> bool:
         """Do a statement that is a transaction of its own and marks itself.

@@ -175,6 +175,9 @@ class Runs(Queues):
         numbers = {step.what.run_id: step.number for step in steps}
         last = self.queueing(queueing, {**dict(results[locked]), **numbers}, results[locked + 1]) if queueing else ()
         self.link.commit(result, list(last))
+        woken = [each.run_id for what in queueing for each in (*([what] if what.queued else ()), *what.signals)]
+        if woken:
+            self.link.notify(woken)
         for run_id, number in numbers.items():
             self.numbers.put(run_id, number)
         return result
@@ -273,6 +276,7 @@ class Runs(Queues):
         """End leases; those that are not held any more are left as they are."""
         if leases:
             self.link.run(self.link.sql["release"], _released(leases))
+            self.link.notify([each.run_id for each in leases])
 
     # -- lists
 

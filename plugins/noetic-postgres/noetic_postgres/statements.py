@@ -377,6 +377,16 @@ _PLAIN = {
     "wake": sql.SQL(
         "UPDATE {queued} SET at = {now}, due = true WHERE run = ANY(%(ids)b::bigint[]) AND (at IS NULL OR at > {now})"
     ),
+    # A commit with a notification keeps a lock of all the server's until it is on the disk: so this comes after the
+    # commit that it tells of, and does not wait for the disk. Without a row nothing is committed.
+    "notify": sql.SQL(
+        """SELECT set_config('synchronous_commit', 'off', true), pg_notify({channel}, name) FROM (
+            SELECT DISTINCT encode(sha256(convert_to(q.queue, 'UTF8')), 'hex') AS name
+            FROM {queued} q JOIN {runs} r ON r.id = q.run
+            WHERE q.at <= {now} AND (r.until IS NULL OR r.until <= now())
+                AND r.run_id = ANY(%(run_ids)b::text[])
+        ) AS ready"""
+    ),
     "queues": sql.SQL(
         """SELECT queue, flow, priority, key, crc, count(*) FILTER (WHERE place = 'owned'),
             count(*) FILTER (WHERE place = 'ready'), count(*) FILTER (WHERE place = 'waiting'),
@@ -504,6 +514,7 @@ def statements_of(schema: str) -> Statements:
     names["ticks_name"] = sql.Literal(f'"{schema}"."ticks"')
     # What queues go by: the server's clock, as it was when the transaction began.
     names["now"] = sql.SQL("extract(epoch FROM now())::float8")
+    names["channel"] = sql.Literal(schema)
     names["place"] = _PLACE.format(**names)
 
     def made(*parts: sql.SQL) -> bytes:
