@@ -104,6 +104,58 @@ async def test_who_waits_for_a_run_of_its_own_worker_learns_of_its_end_without_a
         group.cancel_scope.cancel()
 
 
+class Notifying(DelegatingBackend):
+    """A store that notifies when a test wants it, or that cannot be listened to."""
+
+    def __init__(self, inner: CheckpointBackend, *, away: bool = False) -> None:
+        super().__init__(inner)
+        self.away = away
+        self.waits = anyio.Event()
+        self.ready = anyio.Event()
+
+    async def wait_for_runs(self, queues: Sequence[str], *, timeout: float) -> bool:
+        self.waits.set()
+        if self.away:
+            raise errors.StoreUnavailable("away", where="away", reason="lost", hint="wait")
+        self.ready = anyio.Event()
+        await self.ready.wait()
+        return True
+
+
+async def test_a_notification_ends_the_pause_of_a_worker(store: CheckpointBackend) -> None:
+    notifying = Notifying(store)
+    async with (
+        a_harness(notifying, runtime=Still()) as worker,
+        a_harness(store) as front,
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(worker.work)
+        await notifying.waits.wait()
+        run_id = await front.submit(double, 21)
+        notifying.ready.set()
+        with anyio.fail_after(20):
+            assert (await front.result(run_id, double)).value == 42
+        group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("away", [False, True])
+async def test_a_worker_polls_without_a_notification(away: bool) -> None:
+    runtime = VirtualRuntime()
+    store = InMemoryBackend(runtime=runtime)
+    notifying = Notifying(store, away=away)
+    async with (
+        a_harness(notifying, runtime=runtime) as worker,
+        a_harness(store, runtime=runtime) as front,
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(worker.work)
+        await notifying.waits.wait()
+        run_id = await front.submit(double, 21)
+        while (await front.runs.get(run_id)).status != "completed":
+            await runtime.advance(0.5)
+        group.cancel_scope.cancel()
+
+
 async def is_empty(backend: CheckpointBackend) -> bool:
     return not await backend.queues()
 

@@ -108,9 +108,9 @@ RULES = (
         "D8",
         "a worker polls, and needs no notification",
         "noetic_py/runner/workers.py",
-        "                await self._wait(pause, self._changed)\n\n",
-        "                await self._changed.wait()\n\n",
-        "tests/test_workers.py::test_a_signal_that_was_read_does_not_wake_its_run_again",
+        "            await sleep_or_event(self._runtime, _POLL, self._changed)\n",
+        "            await self._changed.wait()\n",
+        "tests/test_workers.py::test_a_worker_polls_without_a_notification",
     ),
     Rule(
         "D9",

@@ -107,6 +107,12 @@ class CuttingProxy:
         for pair in pairs:
             pair.close()
 
+    def swallow(self) -> None:
+        """Pass on no answer to those who are connected now; nothing is closed."""
+        with self._lock:
+            for pair in self._pairs:
+                pair.deaf = True
+
     def _start(self, work: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True)
         self._threads.append(thread)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from random import Random
 
 import pytest
+from anyio import create_task_group, fail_after
 from attrs import evolve
 from typing_extensions import TypedDict
 
@@ -20,6 +22,7 @@ from noetic_py.testing._conformance.base import Suite, equal, everything, fill, 
 from noetic_py.testing._conformance.concurrency import TURNS, cancelled_after, together
 
 HOUR = 3600.0
+PATIENCE = 30.0
 NOW = Queued("jobs", "flow-1")
 LATER = evolve(NOW, at=None)
 
@@ -97,6 +100,22 @@ class Queues(Suite):
         equal(await claim(backend), [])
         await fill(backend, "r", 2, fence=found.lease.fence)
         equal(await backend.renew(found.lease, ttl=60.0), found.lease)
+
+    async def test_waiting_for_runs_ends_by_itself(self, backend: CheckpointBackend) -> None:
+        with fail_after(PATIENCE):
+            equal(await backend.wait_for_runs(["jobs", "other"], timeout=0.01), False)
+
+    async def test_waiting_for_runs_ends_when_it_is_cancelled(self, backend: CheckpointBackend) -> None:
+        with fail_after(PATIENCE):
+            await cancelled_after(20, partial(backend.wait_for_runs, ["jobs"], timeout=HOUR))
+
+    async def test_a_run_may_end_the_wait_and_is_claimed_after_it(self, backend: CheckpointBackend) -> None:
+        async with create_task_group() as group:
+            group.start_soon(submit, backend, "r")
+            # A notification may come, and one is not certain to.
+            with fail_after(PATIENCE):
+                await backend.wait_for_runs(["jobs"], timeout=0.05)
+        equal(await claimed(backend), ["r"])
 
     async def test_a_run_without_a_queue_is_not_claimed(self, backend: CheckpointBackend) -> None:
         await fill(backend, "r", 1)

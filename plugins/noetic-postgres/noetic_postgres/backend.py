@@ -59,8 +59,8 @@ class PostgresBackend(ServerBackend[PostgresStore]):
         check_settings(blob_threshold=blob_threshold, max_bytes=max_bytes, limit=4 * MAX_BYTES, code="postgres-setting")
         self._address = address_of(address, schema=schema, connections=connections, timeout=timeout)
         self._meeting = _Meeting(self._address)
-        self._listener = Listener(self._address)
         server = Server(self._address.where, self._address.timeout, self._meeting.connect)
+        self._listener = Listener(self._address, server.timeouts)
         super().__init__(
             partial(PostgresStore, numbers=Numbers(), threshold=blob_threshold),
             connections=self._address.connections,

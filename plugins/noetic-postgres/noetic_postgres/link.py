@@ -11,7 +11,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, TypeAlias
 
 import psycopg
@@ -75,6 +74,7 @@ class Link:
         sql: The statements.
         pending: The write that is under way.
         session: Its number.
+        ready: Runs that what was written may have made ready, and of which no worker was told yet.
         refused: Whether statements that were sent together were refused. The driver counts each as prepared when it is
             sent, and the server has not prepared those behind the refused one, so the connection is not used any more.
     """
@@ -88,6 +88,7 @@ class Link:
         self.lock = lock_of(address.schema)
         self.pending: Pending | None = None
         self.session = secrets.randbits(62) + 1
+        self.ready: list[str] = []
         self._written = 0
         self._marked = False
         self.refused = False
@@ -155,10 +156,10 @@ class Link:
 
     # -- writes
 
-    def notify(self, run_ids: Sequence[str]) -> None:
-        """Tell workers of other processes which of some runs are ready now; if that fails, polling finds them."""
-        with suppress(psycopg.Error):
-            self.run(self.sql["notify"], {"run_ids": run_ids})
+    def notify(self) -> None:
+        """Tell workers of other processes which of the runs that may be ready are."""
+        run_ids, self.ready = self.ready, []
+        self.run(self.sql["notify"], {"run_ids": run_ids})
 
     def write(self, query: bytes, values: Values, result: Any) -> bool:
         """Do a statement that is a transaction of its own and marks itself.

@@ -195,7 +195,7 @@ class Queues(Journals):
             self.link.undo()
         else:
             self.link.commit(number, list(self._sending([Signal(run_id, key, body, number)], dict(runs))))
-            self.link.notify([run_id])
+            self.link.ready.append(run_id)
         return number
 
     def _sending(self, signals: Sequence[Signal], numbers: Mapping[str, int]) -> Iterator[tuple[bytes, Values]]:

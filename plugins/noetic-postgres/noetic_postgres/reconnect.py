@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 # A server that was never reached is rather misspelt than away.
 _ALWAYS_PASSING = frozenset({"starting", "connections"})
+# What was committed does not wait longer for the notification.
+_NOTIFYING = 1.0
 
 
 @frozen
@@ -74,15 +76,24 @@ class Reconnector:
                 with self._watched(link, end):
                     if unsettled is not None:
                         if link.was_taken(unsettled):
-                            value: T = unsettled.result
-                            return value
+                            found: T = unsettled.result
+                            return found
                         unsettled = None
-                    return work(link)
+                    value = work(link)
             except psycopg.Error as error:
                 unsettled = self._failed(link, error, end, unsettled)
             except BaseException:
                 self._undo()
                 raise
+            else:
+                self._notify(link, end)
+                return value
+
+    def _notify(self, link: Link, end: float) -> None:
+        """Tell workers of runs that are ready; if that fails or takes long, polling finds them."""
+        if link.ready:
+            with suppress(psycopg.Error), self._watched(link, min(end, time.monotonic() + _NOTIFYING)):
+                link.notify()
 
     def _settling(self, unsettled: Pending | None, end: float) -> Link:
         try:

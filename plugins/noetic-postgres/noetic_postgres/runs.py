@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 
@@ -53,6 +53,14 @@ def _is_plain(what: Transaction) -> bool:
 
 def _released(leases: Collection[Lease]) -> dict[str, object]:
     return {"run_ids": [each.run_id for each in leases], "fences": [int8(each.fence) for each in leases]}
+
+
+def _may_be_ready(given: Iterable[Transaction]) -> Iterator[str]:
+    """The runs that transactions may have made ready: whether their time has come, the server says."""
+    for each in given:
+        yield from (signal.run_id for signal in each.signals)
+        if each.queued is not None and each.queued.at is not None:
+            yield each.run_id
 
 
 class Runs(Queues):
@@ -175,9 +183,7 @@ class Runs(Queues):
         numbers = {step.what.run_id: step.number for step in steps}
         last = self.queueing(queueing, {**dict(results[locked]), **numbers}, results[locked + 1]) if queueing else ()
         self.link.commit(result, list(last))
-        woken = [each.run_id for what in queueing for each in (*([what] if what.queued else ()), *what.signals)]
-        if woken:
-            self.link.notify(woken)
+        self.link.ready += _may_be_ready(queueing)
         for run_id, number in numbers.items():
             self.numbers.put(run_id, number)
         return result
@@ -275,8 +281,7 @@ class Runs(Queues):
     def release(self, leases: Collection[Lease]) -> None:
         """End leases; those that are not held any more are left as they are."""
         if leases:
-            self.link.run(self.link.sql["release"], _released(leases))
-            self.link.notify([each.run_id for each in leases])
+            self.link.ready += [run_id for (run_id,) in self.link.rows(self.link.sql["release"], _released(leases))]
 
     # -- lists
 

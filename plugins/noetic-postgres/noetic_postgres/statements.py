@@ -216,12 +216,14 @@ _PLAIN = {
         """UPDATE {runs} SET until = now() + %(ttl)s::float8 * interval '1 second'
         WHERE run_id = %(run_id)s AND fence = %(fence)s AND until IS NOT NULL RETURNING id"""
     ),
+    # Gives those that are in a queue, which another worker may claim now.
     "release": sql.SQL(
         """WITH locked AS MATERIALIZED (
             SELECT r.id FROM unnest(%(run_ids)b::text[], %(fences)b::bigint[]) AS each (run_id, fence)
             JOIN {runs} r ON r.run_id = each.run_id AND r.fence = each.fence AND r.until IS NOT NULL
             ORDER BY r.run_id FOR NO KEY UPDATE OF r
-        ) UPDATE {runs} r SET until = NULL FROM locked l WHERE r.id = l.id"""
+        ), released AS (UPDATE {runs} r SET until = NULL FROM locked l WHERE r.id = l.id RETURNING r.id, r.run_id)
+        SELECT run_id FROM released JOIN {queued} q ON q.run = released.id"""
     ),
     "old": sql.SQL(
         """SELECT id, status, %(before)s::timestamptz IS NULL OR updated < %(before)s::timestamptz,

@@ -22,7 +22,7 @@ class SocketTimeouts:
         self._changed = threading.Condition()
         self._ends: dict[int, float] = {}
         self._thread: threading.Thread | None = None
-        self._idle = False
+        self._nearest: float | None = None
         self._closed = False
 
     def put(self, handle: int, end: float) -> None:
@@ -32,7 +32,7 @@ class SocketTimeouts:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="noetic-postgres-timeouts", daemon=True)
                 self._thread.start()
-            elif self._idle:
+            elif self._nearest is None or end < self._nearest:
                 self._changed.notify()
 
     def take(self, handle: int) -> None:
@@ -49,9 +49,7 @@ class SocketTimeouts:
     def _serve(self) -> None:
         with self._changed:
             while not self._closed:
-                self._idle = not self._ends
-                # A statement added after the nearest deadline never ends before it: all have the same timeout.
-                nearest = min(self._ends.values(), default=None)
+                nearest = self._nearest = min(self._ends.values(), default=None)
                 self._changed.wait(None if nearest is None else max(0.0, nearest - time.monotonic()))
                 self._cut(time.monotonic())
 
