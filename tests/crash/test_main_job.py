@@ -116,7 +116,7 @@ def books(folder: Path) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.slow
-def test_the_main_job_is_killed_twice_and_asks_nothing_twice(tmp_path: Path) -> None:
+def test_the_main_job_asks_nothing_twice_when_it_is_killed(tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()
     broken.mkdir()
