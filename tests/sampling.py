@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import combinations
@@ -27,6 +27,9 @@ _KILLS = re.compile("kill|dies|died|interrupted")
 _TURN = int(bool(os.environ.get("NOETIC_OTHER_LOOP")))
 # Suites for backends and plugins: of these all cases are run.
 _WHOLE = ("plugins/", *(f"tests/test_checkpoints_{kind}.py" for kind in ("files", "signed", "sqlite")))
+# At a server a case takes longer. Of the ids, and the moments of a cancellation, every so-manieth is tried there.
+_SERVERS = tuple(f"plugins/noetic-{server}/tests/test_conformance.py" for server in ("postgres", "redis"))
+_STEPS = {"name": 4, "turns": 2}
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -45,6 +48,7 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     for each in cases.values():
         chosen = every_pair([row for _, row in each])
         left.update(item for item, row in each if row not in chosen)
+    left.update(_at_servers(items))
     # Where one loop is asked for by its name, all cases are run on it.
     if not any(loop in config.option.keyword for loop in _LOOPS):
         left.update(_twins([item for item in items if item not in left]))
@@ -52,6 +56,18 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = [item for item in items if item not in left]
+
+
+def _at_servers(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+    """Of the cases that the suite for backends has at servers, those that only the other stores are given."""
+    numbers = Counter[object]()
+    for item in items:
+        sampled = _STEPS.keys() & _params(item).keys()
+        if sampled and item.nodeid.startswith(_SERVERS):
+            case = (item.parent, item.location[2].partition("[")[0], _params(item).get("anyio_backend"))
+            if numbers[case] % _STEPS[sampled.pop()]:
+                yield item
+            numbers[case] += 1
 
 
 def _twins(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:

@@ -23,12 +23,6 @@ pytest.register_assert_rewrite(*[name for name in SHARED if name not in sys.modu
 from redis_server import RedisServer  # noqa: E402  # only now can it be found
 
 from tests.servers.figures import say_figures  # noqa: E402  # as the one above
-from tests.servers.sampled import leave_out_cases  # noqa: E402  # as the one above
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Take a sample of the suite for backends."""
-    leave_out_cases(config, items, "plugins/noetic-redis/tests")
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
