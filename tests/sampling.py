@@ -27,7 +27,7 @@ _KILLS = re.compile("kill|dies|died|interrupted")
 _TURN = int(bool(os.environ.get("NOETIC_OTHER_LOOP")))
 # Suites for backends and plugins: of these all cases are run.
 _WHOLE = ("plugins/", *(f"tests/test_checkpoints_{kind}.py" for kind in ("files", "signed", "sqlite")))
-# At a server a case takes longer. Of the ids, and the moments of a cancellation, every so-manieth is tried there.
+# At a server a case takes longer: every fourth id, and every second moment of a cancellation, is tried there.
 _SERVERS = tuple(f"plugins/noetic-{server}/tests/test_conformance.py" for server in ("postgres", "redis"))
 _STEPS = {"name": 4, "turns": 2}
 

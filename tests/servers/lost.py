@@ -29,7 +29,7 @@ class LostConnections:
 
     Attributes:
         server: The server.
-        sampled: Which part of the cuts a sample tries: every so-manieth.
+        sampled: The step between the cuts that a sample tries; with 40 it is every fortieth.
         statements: How many statements the journey has at least.
     """
 
