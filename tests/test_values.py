@@ -715,6 +715,32 @@ async def test_defaults_of_tools_and_metadata_are_values_too(kind: str, tmp_path
         assert (await harness.run(with_memory, None)).value == [[1], [2]]
 
 
+@anyio
+@pytest.mark.parametrize("needs_approval", [False, True])
+async def test_the_value_of_a_tool_has_the_type_of_its_function(needs_approval: bool) -> None:
+    """`call_tool` in a run that is kept: the value is read back as the class that the function is annotated with."""
+
+    @tool(needs_approval=needs_approval)
+    async def packs(name: str) -> list[Sealed]:
+        """Pack."""
+        return [Sealed([name])]
+
+    alone = call_tool(packs, args={"name": "a"})
+
+    @step(version="1")
+    async def inside(_: object, ctx: Context) -> list[str]:
+        return [each.names[0] for each in await alone(None, ctx)]
+
+    wanted: dict[Any, Any] = {alone: [Sealed(["a"])], inside: ["a"]}
+    async with Harness(checkpoints=InMemoryBackend()) as harness:
+        for flow, value in wanted.items():
+            result = await harness.run(flow, None)
+            if needs_approval:
+                answers = [each.approve() for each in result.pending]
+                result = await harness.resume(result.run_id, flow, answers=answers)
+            assert result.value == value
+
+
 # ---------------------------------------------------------------------------------------------------- what is refused
 
 

@@ -66,6 +66,8 @@ def declared_output(step: AnyStep) -> object:
     if function is not None:
         given = _hints(function).get("return", object)
         return without_handoffs(given) if isinstance(spec, HandoffSourceSpec) else given
+    if isinstance(spec, ToolSpec):
+        return _hints(spec.tool.fn).get("return", object)
     return spec.outputs[0] if isinstance(spec, ModelSpec) and len(spec.outputs) == 1 else object
 
 
@@ -141,6 +143,8 @@ def _annotated(step: AnyStep, seen: set[int]) -> Iterator[object]:
         yield from _hints(function).values()
     elif isinstance(spec, ModelSpec):
         yield from spec.outputs
+    elif isinstance(spec, ToolSpec):
+        yield from _hints(spec.tool.fn).values()
     elif isinstance(spec, MemorySpec):
         yield from layers_for(spec.memory).state_types
     elif isinstance(spec, ParallelSpec) and spec.merge is not None:
