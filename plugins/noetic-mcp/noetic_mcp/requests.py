@@ -11,12 +11,12 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import anyio
 from attrs import define, field, frozen
 from mcp import types
-from pydantic import FileUrl, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import FileUrl, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
 from noetic_mcp.content import InvalidContent, message_part
@@ -43,6 +43,7 @@ _MOST_WAITING: Final = 16
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 1.0
 
 R = TypeVar("R")
+Elicitation: TypeAlias = "bool | Callable[[Ask[Any]], Awaitable[object]]"
 Response = types.CreateMessageResult | types.ElicitResult | types.ListRootsResult
 
 
@@ -55,13 +56,13 @@ class Features:
     """What a server may ask for.
 
     Attributes:
-        elicitation: Whether it may ask the person that the run asks.
+        elicitation: Whether it may ask the person that the run asks, or a function that asks a person at once.
         sampling: The model that it may ask.
         roots: The folders and files that it is told of.
         limit: The most bytes that it may send to the model.
     """
 
-    elicitation: bool = False
+    elicitation: Elicitation = False
     sampling: str | Model | None = None
     roots: Sequence[types.Root] = ()
     limit: int = 1024 * 1024
@@ -69,7 +70,7 @@ class Features:
     @property
     def any(self) -> bool:
         """Whether it may ask for something that takes a run."""
-        return self.elicitation or self.sampling is not None
+        return bool(self.elicitation) or self.sampling is not None
 
 
 def as_roots(given: Sequence[str | Path]) -> Sequence[types.Root]:
@@ -124,8 +125,8 @@ class CallRequests:
 
     @property
     def answers(self) -> bool:
-        """Whether it answers anything that takes a run."""
-        return self._features.any and self._context is not None
+        """Whether it answers anything but roots."""
+        return callable(self._features.elicitation) or (self._features.any and self._context is not None)
 
     def within(self, scope: anyio.CancelScope, time: float) -> None:
         """Take the time limit of the call, which stands still while something is answered."""
@@ -274,21 +275,36 @@ class CallRequests:
         return self._context
 
     async def _elicited(self, params: types.ElicitRequestParams) -> types.ElicitResult:
-        ctx = self._run("a person's answer", self._features.elicitation)
+        ask = self._person()
         said = f"MCP server {self._server!r} asks: {params.message[:_LONGEST_TEXT]}"
         try:
             if isinstance(params, types.ElicitRequestURLParams):
-                opened = await ctx.ask(Ask(f"{said}\nOpen {params.url[:_LONGEST_TEXT]} and say when it is done.", bool))
+                opened = await ask(Ask(f"{said}\nOpen {params.url[:_LONGEST_TEXT]} and say when it is done.", bool))
                 return types.ElicitResult(action="accept" if opened else "decline")
             schema = params.requested_schema
             if len(json.dumps(schema)) > _MOST_SCHEMA_BYTES:
                 raise RequestRefused(f"the schema of its question has more than {_MOST_SCHEMA_BYTES} bytes")
-            form = await ctx.ask(Ask(said, _form(schema)))
+            form = await ask(Ask(said, _form(schema)))
             return types.ElicitResult(action="accept", content=dict(form))
         except Rejected:
             return types.ElicitResult(action="decline")
         except RequestExpired:
             return types.ElicitResult(action="cancel")
+
+    def _person(self) -> Callable[[Ask[Any]], Awaitable[Any]]:
+        """Asks the person: a question of the run, or one that the program puts at once."""
+        allowed = self._features.elicitation
+        if not callable(allowed):
+            return self._run("a person's answer", allowed).ask
+        answer = allowed
+
+        async def ask(question: Ask[Any]) -> Any:
+            try:
+                return question.adapter().validate_python(await answer(question))
+            except ValidationError as error:
+                raise RequestRefused(f"the answer to its question is not valid: {error.errors()[0]['msg']}") from None
+
+        return ask
 
     async def _sampled(self, params: types.CreateMessageRequestParams) -> types.CreateMessageResult:
         model = self._features.sampling
@@ -336,7 +352,11 @@ def _form(schema: Mapping[str, Any]) -> type[dict[str, Any]]:
         except ConfigError as error:
             raise RequestRefused(f"the schema of its question is not valid; {error.message[:300]}") from None
 
+    fields: Mapping[str, Any] = schema.get("properties", {})
+    defaults = {name: each["default"] for name, each in fields.items() if "default" in each}
+
     def fitting(given: dict[str, Any]) -> dict[str, Any]:
+        given = defaults | given
         try:
             check.parse(given)
         except ToolArgumentsInvalid as error:

@@ -26,7 +26,7 @@ from noetic_mcp.errors import McpConnectionLost, McpError, McpProtocolError, Mcp
 from noetic_mcp.framing import bounded_utf8
 from noetic_mcp.oauth import OAuth, OAuthClientCredentials, authentication, log_in
 from noetic_mcp.requests import CallRequests, Features, RequestRefused, as_roots
-from noetic_py import Message, Secret, Tool
+from noetic_py import Ask, Message, Secret, Tool
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
 from noetic_py.tools import Approval
 
@@ -64,7 +64,8 @@ class McpServerOptions(TypedDict, total=False):
         start_timeout: Seconds that its start and the handshake may take; 30 by default.
         max_output_bytes: The most bytes that an output, a resource or a prompt may have; 1 MiB by default.
         elicitation: Whether its tools may ask the person that the run asks, as `ctx.ask` does; not by default. Such a
-            run needs a backend, and the call is made again when it is answered.
+            run needs a backend, and the call is made again when it is answered. Or a function that gets the
+            [`Ask`][noetic_py.Ask] and gives the answer while the call goes on; it raises `Rejected` to decline.
         sampling: The model, or its name, that its tools may ask on the run's budget; none by default.
         roots: Folders and files that the server is told of, as paths or `file://` addresses; none by default.
     """
@@ -74,7 +75,7 @@ class McpServerOptions(TypedDict, total=False):
     timeout: float
     start_timeout: float
     max_output_bytes: int
-    elicitation: bool
+    elicitation: bool | Callable[[Ask[Any]], Awaitable[object]]
     sampling: str | Model | None
     roots: Sequence[str | Path]
 

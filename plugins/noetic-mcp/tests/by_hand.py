@@ -23,7 +23,8 @@ CONTENT = {
 }
 
 
-FORM = {"type": "object", "properties": {"port": {"type": "string"}}, "required": ["port"]}
+FIELDS = {"port": {"type": "string"}, "nights": {"type": "integer", "default": 1}}
+FORM = {"type": "object", "properties": FIELDS, "required": ["port", "nights"]}
 BAD_FORM = {"type": "object", "properties": {"port": {"type": "string", "pattern": "("}}}
 ASKS: dict[str, tuple[str, dict[str, Any]]] = {
     "elicit": ("elicitation/create", {"message": "Where?", "requestedSchema": FORM}),

@@ -9,9 +9,10 @@ from typing import Any
 
 import anyio
 import pytest
-from noetic_mcp import McpProtocolError, McpServer
+from noetic_mcp import McpProtocolError, McpServer, McpToolError
 
 from noetic_py import (
+    Ask,
     Budget,
     FunctionCall,
     FunctionCallOutput,
@@ -24,7 +25,7 @@ from noetic_py import (
     until,
 )
 from noetic_py.core.events import ProgressSet
-from noetic_py.errors import ConfigError
+from noetic_py.errors import ConfigError, Rejected
 from noetic_py.testing import ScriptedModel
 from tests.warm import forked
 
@@ -113,7 +114,8 @@ async def test_roots_and_progress(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "answer", "said"),
     [
-        ("elicit", {"port": "Brest"}, {"action": "accept", "content": {"port": "Brest"}}),
+        # What is left out is as the form was filled in.
+        ("elicit", {"port": "Brest"}, {"action": "accept", "content": {"nights": 1, "port": "Brest"}}),
         ("open", True, {"action": "accept"}),
         ("open", False, {"action": "decline"}),
         ("elicit", "no", {"action": "decline"}),
@@ -135,6 +137,31 @@ async def test_a_server_of_an_earlier_protocol_asks_a_person(name: str, answer: 
         given = asked.reject("no") if answer == "no" else asked.answer(answer)
         result = await harness.resume("r", ask, answers=[given])
     assert json.loads(result.value) == said
+
+
+async def test_a_function_answers_while_the_call_goes_on() -> None:
+    """Neither a run nor a second call is needed, so also a call that is made once can ask."""
+    answers: list[Any] = [{"port": "Brest", "nights": 2}, Rejected("no"), {"port": 3, "nights": 1}] * 2
+    asked: list[str] = []
+
+    async def answer(question: Ask[Any]) -> object:
+        asked.append(question.prompt)
+        given = answers.pop(0)
+        if isinstance(given, Rejected):
+            raise given
+        return given
+
+    async with modern(elicitation=answer, replay="once") as server:
+        assert await server.call("book", {}) == "Brest for 2 nights"
+        with pytest.raises(McpToolError, match="decline"):
+            await server.call("book", {})
+        with pytest.raises(McpProtocolError, match=r"the answer to its question is not valid: (?s:.*)port: 3 is not"):
+            await server.call("book", {})
+    async with earlier(elicitation=answer, replay="once") as server:
+        said = [json.loads(str(await server.call("elicit", {}))) for _ in range(3)]
+    assert said[:2] == [{"action": "accept", "content": {"nights": 2, "port": "Brest"}}, {"action": "decline"}]
+    assert "the answer to its question is not valid" in said[2]["message"]
+    assert asked == ["MCP server 'one' asks: Which berth?"] * 3 + ["MCP server 'one' asks: Where?"] * 3
 
 
 async def test_a_server_of_an_earlier_protocol_asks_a_model() -> None:
