@@ -24,6 +24,7 @@ from attrs.converters import optional
 from mcp.client import Client
 from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider, OAuthFlowError
 from mcp.client.auth.oauth2 import OAuthContext
+from mcp.client.auth.utils import extract_scope_from_www_auth, union_scopes
 from mcp.shared.auth import (
     OAuthClientInformationFull,
     OAuthClientMetadata,
@@ -31,7 +32,7 @@ from mcp.shared.auth import (
     OAuthToken,
     ProtectedResourceMetadata,
 )
-from pydantic import AnyUrl, BaseModel, Field, ValidationError
+from pydantic import AnyUrl, BaseModel, Field, PrivateAttr, ValidationError
 from typing_extensions import override
 
 from noetic_mcp.errors import McpError, McpLoginFailed, McpLoginRequired, McpUnavailable
@@ -50,6 +51,8 @@ OpenHttp = Callable[[httpx2.Auth], AbstractAsyncContextManager[Any]]
 """Opens the streams of a server over HTTP, with what authenticates its requests."""
 _PATH: Final = "/callback"
 _CODE: Final = re.compile(r"[a-z_]{1,40}")
+_SCOPES: Final = re.compile(r"[!#-\[\]-~]+( [!#-\[\]-~]+)*")
+_LONGEST_SCOPES: Final = 1000
 _ATTEMPTS: Final = 2
 _LONG_AGO: Final = 1.0
 _ANSWERED: Final = "noetic_mcp_answered"
@@ -132,9 +135,9 @@ def authentication(auth: OAuth | OAuthClientCredentials | httpx2.Auth, name: str
             raise _required(auth, name)
 
         storage = _TokenFile(auth, url)
-        provider = OAuthClientProvider(url, _client_metadata(auth.redirect_port), storage, refuse, refuse)
+        provider = OAuthClientProvider(url, _ClientMetadata(auth.redirect_port), storage, refuse, refuse)
         storage.context = provider.context
-        return _Authentication(provider, name, storage, _required(auth, name))
+        return _Authentication(provider, name, storage, partial(_required, auth, name))
     if isinstance(auth, OAuthClientCredentials):
         # It imports cryptography, which takes a quarter of a second.
         from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
@@ -152,10 +155,15 @@ async def log_in(
     """Log in at a server, unless the stored login is valid; see [`McpServer.login`][noetic_mcp.McpServer.login]."""
     try:
         with anyio.fail_after(timeout):
-            try:
-                await _greet(name, connect(authentication(auth, name, url)))
-            except McpLoginRequired:
-                await _ask_person(auth, name, url, connect, show or partial(_show_address, name))
+            stored = await _TokenFile(auth, url).stored()
+            scopes = union_scopes(stored.tokens.scope, stored.lacking) if stored and stored.lacking else None
+            if scopes is None:
+                try:
+                    await _greet(name, connect(authentication(auth, name, url)))
+                    return
+                except McpLoginRequired:
+                    pass
+            await _ask_person(auth, name, url, connect, show or partial(_show_address, name), scopes)
     except TimeoutError:
         raise McpLoginFailed(
             f"the login was not completed within {timeout:g} s",
@@ -164,7 +172,10 @@ async def log_in(
         ) from None
 
 
-async def _ask_person(auth: OAuth, name: str, url: str, connect: OpenHttp, show: Callable[[str], object]) -> None:
+async def _ask_person(
+    auth: OAuth, name: str, url: str, connect: OpenHttp, show: Callable[[str], object], scopes: str | None
+) -> None:
+    """Have a person log in, with `scopes` besides those that the server names."""
     try:
         listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=auth.redirect_port)
     except OSError:
@@ -185,7 +196,7 @@ async def _ask_person(auth: OAuth, name: str, url: str, connect: OpenHttp, show:
             show(address)
 
         port: int = listener.extra(SocketAttribute.local_port)  # noqa: S610  # nosec B610  # anyio's, and not Django's
-        provider = OAuthClientProvider(url, _client_metadata(port), storage, begin, redirect.wait)
+        provider = OAuthClientProvider(url, _ClientMetadata(port, scopes), storage, begin, redirect.wait)
         storage.context = provider.context
         await _greet(name, connect(_Authentication(provider, name)))
 
@@ -196,12 +207,18 @@ def _show_address(name: str, address: str) -> None:
     sys.stderr.flush()
 
 
-def _required(auth: OAuth, name: str) -> McpLoginRequired:
-    variable = name.replace("-", "_")
+def _required(auth: OAuth, name: str, scopes: str | None = None) -> McpLoginRequired:
+    login = f"with anyio.run({name.replace('-', '_')}.login)"
+    if scopes is not None:
+        return McpLoginRequired(
+            f"its login in {auth.storage} does not have the rights {scopes!r}, which this needs; log in again {login}",
+            server=name,
+            hint="the next login requests these rights too",
+        )
     return McpLoginRequired(
-        f"there is no valid login for it in {auth.storage}; log in once with anyio.run({variable}.login)",
+        f"there is no valid login for it in {auth.storage}; log in once {login}",
         server=name,
-        hint="for an account or rights that the stored login does not have, delete the file first",
+        hint="for another account, delete the file first",
     )
 
 
@@ -217,8 +234,18 @@ def _own_client(auth: OAuth, metadata: OAuthMetadata | None) -> OAuthClientInfor
     return OAuthClientInformationFull(client_id=auth.client_id, client_secret=secret, token_endpoint_auth_method=method)
 
 
-def _client_metadata(port: int) -> OAuthClientMetadata:
-    return OAuthClientMetadata(redirect_uris=[AnyUrl(f"http://127.0.0.1:{port}{_PATH}")], client_name="noetic_py")
+class _ClientMetadata(OAuthClientMetadata):
+    """What the client registers with; adds scopes to those that the SDK takes from the server before."""
+
+    _more: str | None = PrivateAttr(None)
+
+    def __init__(self, port: int, more: str | None = None) -> None:
+        super().__init__(redirect_uris=[AnyUrl(f"http://127.0.0.1:{port}{_PATH}")], client_name="noetic_py")
+        self._more = more
+
+    @override
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, union_scopes(value, self._more) if name == "scope" else value)
 
 
 async def _greet(name: str, transport: AbstractAsyncContextManager[Any]) -> None:
@@ -261,7 +288,7 @@ class _Authentication(httpx2.Auth):
         provider: OAuthClientProvider,
         name: str,
         storage: _TokenFile | None = None,
-        required: McpLoginRequired | None = None,
+        required: Callable[..., McpLoginRequired] | None = None,
     ) -> None:
         self._provider, self._context = provider, provider.context
         self._name, self._storage, self._required = name, storage, required
@@ -274,7 +301,7 @@ class _Authentication(httpx2.Auth):
         with self._own_errors():
             await self._load()
             if self._required is not None and self._context.current_tokens is None:
-                raise self._required
+                raise self._required()
             for _ in range(_ATTEMPTS):
                 if not self._context.is_token_valid():
                     async with self._alone():
@@ -295,8 +322,11 @@ class _Authentication(httpx2.Auth):
                 if not _is_refused(response):
                     return
                 if not await self._load() and token == self._token():
+                    await self._check_rights(response)
                     self._context.token_expiry_time = _LONG_AGO
-            raise self._required or McpLoginFailed(
+            if self._required is not None:
+                raise self._required()
+            raise McpLoginFailed(
                 "it refuses the tokens of its authorization server",
                 server=self._name,
                 hint="check the rights of the client",
@@ -357,6 +387,15 @@ class _Authentication(httpx2.Auth):
     async def _load(self) -> bool:
         return self._storage is not None and await self._storage.load()
 
+    async def _check_rights(self, response: httpx2.Response) -> None:
+        """Have a person log in again for a request that needs more rights: a renewed token has the same ones."""
+        scopes = extract_scope_from_www_auth(response) if response.status_code == 403 else None
+        if self._storage is None or self._required is None or scopes is None:
+            return
+        if len(scopes) <= _LONGEST_SCOPES and _SCOPES.fullmatch(scopes):
+            await self._storage.lacks(scopes)
+            raise self._required(scopes)
+
     def _check(self, response: httpx2.Response) -> None:
         """A failing authorization server is not a refused login."""
         if response.status_code >= 500 or response.status_code == 429:
@@ -391,10 +430,11 @@ def _without_error(record: logging.LogRecord) -> bool:
 
 
 class _Login(BaseModel):
-    """What the file holds: the tokens, and what is needed to renew them."""
+    """What the file holds: the tokens, what is needed to renew them, and scopes that the next login is to request."""
 
     server: str
     tokens: OAuthToken = Field(repr=False)
+    lacking: str | None = None
     expires_at: float | None = None
     client: OAuthClientInformationFull | None = Field(None, repr=False)
     authorization_server: OAuthMetadata | None = None
@@ -418,6 +458,7 @@ class _TokenFile:
     def __init__(self, auth: OAuth, url: str, *, ignored: bool = False) -> None:
         self._auth, self._url, self._ignored = auth, url, ignored
         self._seen: bytes | None = None
+        self._lacking: str | None = None
         # A login that is being stored is not to be taken for another process's.
         self._lock = anyio.Lock()
         # Held for as long as the connection is, so that no text shows them.
@@ -432,18 +473,35 @@ class _TokenFile:
         if content == self._seen:
             return False
         self._seen = content
-        try:
-            login = _Login.model_validate_json(content)
-        except ValidationError:
+        login = self._login(content)
+        if login is None:
             return False
-        if login.server != self._url:
-            return False
+        self._lacking = login.lacking
         context = self.context
         context.oauth_metadata, context.protected_resource_metadata = login.authorization_server, login.resource
         context.client_info = _own_client(self._auth, login.authorization_server) or login.client
         context.current_tokens, context.token_expiry_time = login.tokens, login.expires_at
         self._hide(login.tokens, context.client_info)
         return True
+
+    def _login(self, content: bytes) -> _Login | None:
+        try:
+            login = _Login.model_validate_json(content)
+        except ValidationError:
+            return None
+        return login if login.server == self._url else None
+
+    async def stored(self) -> _Login | None:
+        """What the file holds now, if it is a login for this server."""
+        return self._login(await anyio.to_thread.run_sync(_read, self._auth.storage))
+
+    async def lacks(self, scopes: str) -> None:
+        """Note scopes that a request was refused for, for the next login."""
+        async with self.alone():
+            login = await self.stored()
+            if login is not None:
+                self._lacking = login.lacking = union_scopes(login.lacking, scopes)
+                await self._store(login)
 
     @asynccontextmanager
     async def alone(self) -> AsyncGenerator[None]:
@@ -479,7 +537,11 @@ class _TokenFile:
             client=context.client_info if self._auth.client_id is None else None,
             authorization_server=context.oauth_metadata,
             resource=context.protected_resource_metadata,
+            lacking=self._lacking,
         )
+        await self._store(login)
+
+    async def _store(self, login: _Login) -> None:
         content = login.model_dump_json(exclude_none=True).encode()
         async with self._lock:
             await anyio.to_thread.run_sync(_write, self._auth.storage, content)

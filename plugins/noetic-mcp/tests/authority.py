@@ -26,6 +26,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class Authority(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, AccessToken]):
@@ -38,6 +39,7 @@ class Authority(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken
         self.refresh: dict[str, RefreshToken] = {}
         self.issued: list[str] = []
         self.refuses = self.is_broken = False
+        self.needed = ""
         self.before_renewal: Callable[[RefreshToken], None] = lambda token: None
         self.meets = False
         self.used: set[str] = set()
@@ -142,6 +144,7 @@ class Machines:
         self.address = address
         self.client, self.secret = "robot", "kept-from-texts-robot"
         self.access: dict[str, AccessToken] = {}
+        self.needed = ""
 
     async def verify_token(self, token: str) -> AccessToken | None:
         return self.access.get(token)
@@ -166,8 +169,28 @@ class Machines:
             given = request.headers.get("authorization", "")
             return JSONResponse({"error": "invalid_client", "error_description": given}, status_code=401)
         access = f"access-{token_hex(16)}"
-        self.access[access] = AccessToken(token=access, client_id=self.client, scopes=[])
+        self.access[access] = AccessToken(
+            token=access, client_id=self.client, scopes=str(form.get("scope", "")).split()
+        )
         return JSONResponse({"access_token": access, "token_type": "bearer", "expires_in": 3600})
+
+
+class CallsNeedScope:
+    """Refuses calls of tools whose token has not the scope that they need now; other requests need none."""
+
+    def __init__(self, app: ASGIApp, authority: Authority | Machines) -> None:
+        self._app, self._authority = app, authority
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        needed = self._authority.needed
+        if scope["type"] == "http" and needed:
+            request = Request(scope)
+            token = self._authority.access.get(request.headers.get("authorization", "").removeprefix("Bearer "))
+            if request.headers.get("mcp-method") == "tools/call" and token and needed not in token.scopes:
+                challenge = {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{needed}"'}
+                await Response(status_code=403, headers=challenge)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 def add_tools(server: MCPServer) -> MCPServer:
@@ -199,11 +222,15 @@ def add_tools(server: MCPServer) -> MCPServer:
 
 
 @contextmanager
-def served(make: Callable[[], MCPServer], listening: socket.socket) -> Generator[None]:
+def served(
+    make: Callable[[], MCPServer], listening: socket.socket, authority: Authority | Machines | None = None
+) -> Generator[None]:
+    def application() -> ASGIApp:
+        app = add_tools(make()).streamable_http_app()
+        return app if authority is None else CallsNeedScope(app, authority)
+
     # Made in the thread, so that its locks are of the loop there.
-    config = uvicorn.Config(
-        lambda: add_tools(make()).streamable_http_app(), factory=True, log_level="critical", lifespan="on", ws="none"
-    )
+    config = uvicorn.Config(application, factory=True, log_level="critical", lifespan="on", ws="none")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
@@ -245,7 +272,7 @@ def guarded() -> Generator[tuple[str, Authority]]:
             auth = _settings(address, registers=True)
             return MCPServer("guarded", log_level="CRITICAL", auth_server_provider=authority, auth=auth)
 
-        with served(make, listening):
+        with served(make, listening, authority):
             yield f"{address}/mcp", authority
 
 
@@ -262,7 +289,7 @@ def for_machines() -> Generator[tuple[str, Machines]]:
             server.custom_route("/token", methods=["POST"])(machines.token)
             return server
 
-        with served(make, listening):
+        with served(make, listening, machines):
             yield f"{address}/mcp", machines
 
 

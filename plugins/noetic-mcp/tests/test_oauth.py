@@ -241,6 +241,27 @@ async def test_the_login_of_another_server_is_not_sent(at: tuple[str, Authority]
             await server.tools()
 
 
+async def test_a_call_that_needs_more_rights_than_the_login_has(at: tuple[str, Authority], tmp_path: Path) -> None:
+    url, authority = at
+    login = OAuth(tmp_path / "web.json")
+    server = await logged_in(url, login)
+    for logins, needed in enumerate(("tides:write", "tides:plan"), 1):
+        authority.needed = needed
+        async with server:
+            with pytest.raises(McpLoginRequired, match=f"does not have the rights '{needed}'") as caught:
+                await server.call("add", {"a": 1, "b": 2})
+            assert "anyio.run(web.login)" in str(caught.value)
+            # The login holds for what needs no more, and a renewal does not forget what is lacking.
+            authority.expire()
+            assert await server.tools()
+        assert (authority.logins, authority.renewals) == (logins, logins)
+        # Another process logs in.
+        server = await logged_in(url, login)
+        assert await sum_at(server) == "3"
+    assert [each.scopes for each in authority.access.values()][-1] == ["tides:write", "tides:plan"]
+    await server.login(show=lambda address: pytest.fail("nothing is lacking"))
+
+
 async def test_a_refused_login(at: tuple[str, Authority], tmp_path: Path) -> None:
     url, authority = at
     authority.refuses = True
@@ -375,6 +396,17 @@ async def test_a_program_logs_in_by_itself(machines: tuple[str, Machines]) -> No
         authority.access.clear()
         assert await server.call("add", {"a": 2, "b": 2}) == "4"
     assert "kept-from-texts" not in repr(login)
+
+
+async def test_a_program_gets_the_rights_that_a_call_needs(machines: tuple[str, Machines]) -> None:
+    url, authority = machines
+    authority.needed = "tides:write"
+    login = OAuthClientCredentials(authority.client, authority.secret, issuer=authority.address)
+    try:
+        assert await sum_at(McpServer.streamable_http("web", url, auth=login)) == "3"
+    finally:
+        authority.needed = ""
+    assert [each.scopes for each in authority.access.values()][-1] == ["tides:write"]
 
 
 async def test_a_program_that_is_refused(machines: tuple[str, Machines], caplog: pytest.LogCaptureFixture) -> None:
