@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from enum import Enum
+from typing import Any, Literal
+from uuid import UUID
 
 import anyio
 import flows
@@ -13,8 +15,9 @@ from mcp import MCPError, types
 from mcp.client import Client
 from mcp.client.session import ClientRequestContext
 from noetic_mcp import mcp_server, serve_mcp
+from pydantic import BaseModel, Field
 
-from noetic_py import Harness, InMemoryBackend, step
+from noetic_py import Ask, Context, Harness, InMemoryBackend, step
 from noetic_py.errors import ConfigError
 
 pytestmark = pytest.mark.parametrize("mode", ["legacy", "auto"])
@@ -25,10 +28,13 @@ class Person:
 
     def __init__(self, *said: Mapping[str, Any] | str) -> None:
         self.asked: list[str] = []
+        self.forms: list[dict[str, Any]] = []
         self._said = list(said)
 
     async def answer(self, context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
         self.asked.append(params.message)
+        assert isinstance(params, types.ElicitRequestFormParams)
+        self.forms.append(params.requested_schema)
         said = self._said.pop(0)
         if said == "decline" or said == "cancel":
             return types.ElicitResult(action="decline" if said == "decline" else "cancel")
@@ -143,6 +149,71 @@ async def test_approvals_and_questions_are_asked_of_the_person(mode: str) -> Non
     assert flows.paid == ["ada"]
     assert person.asked[0] == 'Allow the call of pay with {"to": "ada", "amount": 10}?'
     assert person.asked[3] == "How many of lamps?"
+
+
+class Color(Enum):
+    RED = "red"
+    GREEN = "green"
+
+
+class Berth(BaseModel):
+    port: str = Field(description="Where.", min_length=2)
+    nights: int = 1
+    light: Color = Color.GREEN
+    extras: list[Literal["water", "power"]] = []
+    note: str | None = None
+    key: UUID | None = None
+
+
+BERTH: dict[str, Any] = {
+    "port": {"type": "string", "title": "Port", "description": "Where.", "minLength": 2},
+    "nights": {"type": "integer", "title": "Nights", "default": 1},
+    "light": {"type": "string", "title": "Color", "default": "green", "enum": ["red", "green"]},
+    "extras": {
+        "type": "array",
+        "title": "Extras",
+        "default": [],
+        "items": {"type": "string", "enum": ["water", "power"]},
+    },
+    "note": {"type": "string", "title": "Note"},
+    "key": {"type": "string", "title": "Key"},
+}
+AS_TEXT = {"type": "string", "description": "JSON that fits "}
+QUESTIONS: dict[Any, tuple[dict[str, Any], dict[str, Any], Any]] = {
+    Berth: (BERTH, {"port": "Brest", "extras": ["water"]}, Berth(port="Brest", extras=["water"])),
+    Color: ({"answer": {"type": "string", "title": "Color", "enum": ["red", "green"]}}, {"answer": "red"}, Color.RED),
+    list[Color]: (
+        {"answer": {"type": "array", "items": {"type": "string", "title": "Color", "enum": ["red", "green"]}}},
+        {"answer": ["red"]},
+        [Color.RED],
+    ),
+    # What forms do not have is asked for as JSON.
+    list[int]: ({"answer": AS_TEXT}, {"answer": "[1, 2]"}, [1, 2]),
+    dict[str, int]: ({"answer": AS_TEXT}, {"answer": '{"a": 1}'}, {"a": 1}),
+    tuple[Berth, int]: ({"answer": AS_TEXT}, {"answer": '[{"port": "Dover"}, 2]'}, (Berth(port="Dover"), 2)),
+}
+
+
+@pytest.mark.parametrize("kind", QUESTIONS)
+async def test_a_question_is_a_form_with_the_fields_of_its_type(mode: str, kind: Any) -> None:
+    fields, said, value = QUESTIONS[kind]
+    person, found = Person(said), list[object]()
+
+    @step
+    async def asks(_: object, ctx: Context) -> str:
+        found.append(await ctx.ask(Ask("Which?", kind)))
+        return "done"
+
+    async with Harness(checkpoints=InMemoryBackend()) as harness:
+        server = mcp_server(harness, {"asks": asks})
+        async with Client(server, mode=mode, elicitation_callback=person.answer, cache=None) as client:
+            assert text(await client.call_tool("asks", {"input": "x"})) == "done"
+    (form,) = person.forms
+    for field in form["properties"].values():
+        if field.get("description", "").startswith("JSON"):
+            field["description"] = field["description"][: len("JSON that fits ")]
+    assert form == {"type": "object", "properties": fields, "required": ["port" if kind is Berth else "answer"]}
+    assert found == [value]
 
 
 async def test_a_form_that_is_dismissed_leaves_the_run_waiting(mode: str) -> None:
