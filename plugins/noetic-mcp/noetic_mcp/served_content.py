@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from attrs import frozen
 from mcp import MCPError, types
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 
+from noetic_mcp.elicitation import resolved
 from noetic_mcp.served_step import Served, ServedStep, block_of, served_step
 from noetic_py import Harness, Message, Tool
 from noetic_py.context.step import AnyStep
-from noetic_py.core.items import ContentPart, InputFile, InputImage
+from noetic_py.core.items import ContentPart, InputFile, InputImage, InputText
 from noetic_py.core.values import is_array
 from noetic_py.errors import ConfigError, NoeticError
 from noetic_py.tools.definition import AnyTool, render_output
 
-__all__ = ["ServedPrompts", "ServedResource", "ServedResources", "served_resource"]
+__all__ = ["Completions", "ServedPrompts", "ServedResource", "ServedResources", "served_resource"]
+
+_MOST_COMPLETIONS: Final = 100
 
 Contents: TypeAlias = "types.TextResourceContents | types.BlobResourceContents"
 
@@ -135,8 +139,10 @@ class ServedResources:
             raise MCPError(types.INVALID_PARAMS, error.message) from error
         value = await _run(self.harness, found.served.step, given)
         shown = _rendered(value, uri)
-        parts = [shown] if isinstance(shown, str) else shown
-        return types.ReadResourceResult(contents=[_contents(uri, part) for part in parts])
+        if isinstance(shown, str):
+            kind = "text/plain" if isinstance(value, str) else "application/json"
+            return types.ReadResourceResult(contents=[types.TextResourceContents(uri=uri, text=shown, mime_type=kind)])
+        return types.ReadResourceResult(contents=[_contents(uri, part) for part in shown])
 
     def _found(self, uri: str) -> ServedResource | None:
         """The resource with this URI, or the first one whose template it fits."""
@@ -173,6 +179,40 @@ class ServedPrompts:
         return types.GetPromptResult(messages=[each for one in said for each in _messages(one, params.name)])
 
 
+@frozen(eq=False)
+class Completions:
+    """Completes arguments of prompts and of URI templates whose types list their values, such as `Literal`."""
+
+    resources: Served[ServedResource]
+    prompts: Served[ServedStep]
+
+    async def complete(self, ctx: object, params: types.CompleteRequestParams) -> types.CompleteResult:
+        """The values of an argument that begin with what was typed."""
+        schema, typed = self._schema(params), params.argument.value.casefold()
+        given: Mapping[str, Any] = resolved(schema.get("properties", {}).get(params.argument.name, {}), schema)
+        listed = [True, False] if given.get("type") == "boolean" else given.get("enum", [given.get("const")])
+        texts = [each if isinstance(each, str) else json.dumps(each) for each in listed if each is not None]
+        found = [each for each in texts if each.casefold().startswith(typed)]
+        shown, total = found[:_MOST_COMPLETIONS], len(found)
+        return types.CompleteResult(completion=types.Completion(values=shown, total=total, has_more=total > len(shown)))
+
+    def _schema(self, params: types.CompleteRequestParams) -> Mapping[str, Any]:
+        """The schema of the arguments that are completed."""
+        ref = params.ref
+        if isinstance(ref, types.PromptReference):
+            prompts = self.prompts.now().values()
+            prompt = next((each for each in prompts if each.listed.name == ref.name), None)
+            if prompt is not None:
+                return prompt.listed.input_schema
+            raise MCPError(types.INVALID_PARAMS, f"there is no prompt {ref.name!r:.80}")
+        resource = self.resources.now().get(ref.uri)
+        if resource is None:
+            raise MCPError(types.INVALID_PARAMS, f"there is no resource {ref.uri!r:.200}")
+        schema, is_tool = resource.served.listed.input_schema, resource.served.step.kind == "tool"
+        # The one variable of a step's URI has any name.
+        return schema if is_tool else {**schema, "properties": {params.argument.name: schema["properties"]["input"]}}
+
+
 async def _run(harness: Harness[Any], step: AnyStep, given: object) -> object:
     try:
         return (await harness.run(step, given)).value
@@ -188,16 +228,15 @@ def _rendered(value: object, name: str) -> str | Sequence[ContentPart]:
         raise MCPError(types.INTERNAL_ERROR, f"{type(error).__name__}: {error.message}") from error
 
 
-def _contents(uri: str, part: str | ContentPart) -> Contents:
+def _contents(uri: str, part: ContentPart) -> Contents:
     match part:
-        case str():
-            return types.TextResourceContents(uri=uri, text=part)
+        case InputText():
+            return types.TextResourceContents(uri=uri, text=part.text, mime_type="text/plain")
         case InputImage(data=bytes() as data) | InputFile(data=bytes() as data):
             encoded = base64.b64encode(data).decode()
             return types.BlobResourceContents(uri=uri, blob=encoded, mime_type=part.media_type)
         case _:
-            text = str(getattr(part, "text", None) or getattr(part, "url", None) or "")
-            return types.TextResourceContents(uri=uri, text=text)
+            return types.TextResourceContents(uri=uri, text=str(getattr(part, "url", None) or ""))
 
 
 def _prompt(listed: types.Tool) -> types.Prompt:

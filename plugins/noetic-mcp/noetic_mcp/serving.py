@@ -17,7 +17,7 @@ from mcp.server.subscriptions import ListenHandler, SubscriptionBus
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from noetic_mcp.elicitation import answer_of, form_of, pending_text
-from noetic_mcp.served_content import ServedPrompts, ServedResources, served_resource
+from noetic_mcp.served_content import Completions, ServedPrompts, ServedResources, served_resource
 from noetic_mcp.served_step import Served, ServedStep, served_step
 from noetic_py import Emitted, Harness, PendingRequest
 from noetic_py.context.step import AnyStep
@@ -79,6 +79,7 @@ def mcp_server(
     calls = _Calls(harness, Served(given, served_step), state)
     read = ServedResources(harness, Served({} if resources is None else resources, served_resource))
     asked = ServedPrompts(harness, Served({} if prompts is None else prompts, served_step))
+    has_arguments = resources is not None or prompts is not None
     # What is not offered has no handler, so that clients are not told of it.
     server: Server[Any] = Server(
         name,
@@ -90,6 +91,7 @@ def mcp_server(
         on_read_resource=read.read if resources is not None else None,
         on_list_prompts=asked.list if prompts is not None else None,
         on_get_prompt=asked.get if prompts is not None else None,
+        on_completion=Completions(read.served, asked.served).complete if has_arguments else None,
         on_subscriptions_listen=None if changes is None else ListenHandler(changes),
     )
     # A client must return the request state that it was given.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from mcp import MCPError, types
@@ -17,6 +18,12 @@ from noetic_mcp import McpProtocolError, McpServer, mcp_server
 from noetic_py import Ask, Context, Harness, InMemoryBackend, InputImage, InputText, Message, call_model, step, tool
 from noetic_py.errors import ConfigError
 from noetic_py.testing import ScriptedModel
+
+
+class Color(Enum):
+    RED = "red"
+    GREEN = "green"
+
 
 MODES = pytest.mark.parametrize("mode", ["legacy", "auto"])
 PIXEL = b"\x89PNG\r\n\x1a\n"
@@ -98,14 +105,17 @@ async def test_resources_are_listed_and_each_reading_is_a_run(mode: str) -> None
             "The heights of high water.",
         )
         (text,) = (await client.read_resource("docs://style")).contents
-        assert text == types.TextResourceContents(uri="docs://style", text="Write short sentences.")
+        assert text == types.TextResourceContents(
+            uri="docs://style", text="Write short sentences.", mime_type="text/plain"
+        )
         image, note = (await client.read_resource("docs://picture")).contents
         assert isinstance(image, types.BlobResourceContents)
         assert (image.blob, image.mime_type) == ("iVBORw0KGgo=", "image/png")
         assert isinstance(note, types.TextResourceContents)
+        assert note.mime_type == "text/plain"
         (tide,) = (await client.read_resource("tides://now")).contents
         assert isinstance(tide, types.TextResourceContents)
-        assert tide.text == '{"Brest":6.9}'
+        assert (tide.text, tide.mime_type) == ('{"Brest":6.9}', "application/json")
 
 
 @MODES
@@ -229,6 +239,40 @@ async def test_templates_are_listed_and_fill_the_arguments(mode: str) -> None:
         ):
             with pytest.raises(MCPError, match=told):
                 await client.read_resource(uri)
+
+
+@tool
+async def wind(force: Literal["Storm", "strong", "light"], port: str, gusts: bool = False) -> str:
+    """The wind."""
+    return f"{force} at {port}"
+
+
+@step
+async def flag(color: Color | None) -> str:
+    """What a flag says."""
+    return str(color)
+
+
+@MODES
+async def test_arguments_whose_types_list_their_values_are_completed(mode: str) -> None:
+    resources = {"wind://{force}/{port}": wind, "flags://{shade}": flag}
+    async with served(mode, resources=resources, prompts={"wind": wind}) as client:
+        prompt = types.PromptReference(name="wind")
+        storms = types.ResourceTemplateReference(uri="wind://{force}/{port}")
+        flags = types.ResourceTemplateReference(uri="flags://{shade}")
+        for ref, name, typed, values in (
+            (prompt, "force", "st", ["Storm", "strong"]),
+            (prompt, "gusts", "", ["true", "false"]),
+            (prompt, "port", "", []),
+            (prompt, "other", "", []),
+            (storms, "force", "L", ["light"]),
+            (flags, "shade", "", ["red", "green"]),
+        ):
+            found = (await client.complete(ref, {"name": name, "value": typed})).completion
+            assert (found.values, found.total, found.has_more) == (values, len(values), False)
+        for unknown in (types.PromptReference(name="x"), types.ResourceTemplateReference(uri="x://")):
+            with pytest.raises(MCPError, match="there is no"):
+                await client.complete(unknown, {"name": "force", "value": ""})
 
 
 async def test_clients_hear_that_lists_have_changed_and_list_again() -> None:
