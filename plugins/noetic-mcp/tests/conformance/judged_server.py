@@ -1,0 +1,247 @@
+"""The server that the conformance suite calls: `judged_server.py PORT`, at `http://127.0.0.1:PORT/mcp`.
+
+The names and texts of the tools, resources and prompts are the suite's.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Mapping
+from enum import Enum
+from typing import Annotated, Any, Final, Literal
+
+import anyio
+from noetic_mcp import serve_mcp
+from pydantic import BaseModel, Field, JsonValue
+
+from noetic_py import Ask, Context, Harness, InMemoryBackend, InputFile, InputImage, InputText, Tool, tool
+from noetic_py.tools.definition import AnyTool
+
+PNG: Final = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGP4z8DwHwAFAAH/iZk9HQAAAABJRU5ErkJggg=="
+)
+WAV: Final = base64.b64decode("UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YQAAAAA=")
+
+
+@tool
+async def test_simple_text() -> str:
+    """Give a text."""
+    return "This is a simple text response for testing."
+
+
+@tool
+async def test_image_content() -> InputImage:
+    """Give an image."""
+    return InputImage(data=PNG, media_type="image/png")
+
+
+@tool
+async def test_audio_content() -> InputFile:
+    """Give a sound."""
+    return InputFile(data=WAV, filename="silence.wav", media_type="audio/wav")
+
+
+@tool
+async def test_embedded_resource() -> InputFile:
+    """Give a file."""
+    return InputFile(data=b"This is an embedded resource content.", filename="note.txt", media_type="text/plain")
+
+
+@tool
+async def test_multiple_content_types() -> list[InputText | InputImage | InputFile]:
+    """Give a text, an image and a file."""
+    data = b'{"test":"data","value":123}'
+    return [
+        InputText(text="Multiple content types test:"),
+        InputImage(data=PNG, media_type="image/png"),
+        InputFile(data=data, filename="mixed.json", media_type="application/json"),
+    ]
+
+
+@tool
+async def test_error_handling() -> str:
+    """Fail."""
+    raise ValueError("This tool intentionally returns an error for testing")
+
+
+@tool
+async def test_tool_with_progress(ctx: Context) -> str:
+    """Tell its progress."""
+    for percent in (0, 50, 100):
+        ctx.progress.set(percent)
+    return "done"
+
+
+@tool
+async def test_reconnection() -> str:
+    """Give a text over a connection that may be closed before."""
+    return "done"
+
+
+class User(BaseModel):
+    username: str = Field(description="User's response")
+    email: str = Field(description="User's email address")
+
+
+@tool
+async def test_elicitation(ctx: Context, message: str) -> str:
+    """Ask a person."""
+    return f"User response: {await ctx.ask(Ask(message, User))}"
+
+
+class Status(Enum):
+    ACTIVE = "active"
+    INACTIVE = "inactive"
+    PENDING = "pending"
+
+
+class Defaults(BaseModel):
+    name: str = "John Doe"
+    age: int = 30
+    score: float = 95.5
+    status: Status = Status.ACTIVE
+    verified: bool = True
+
+
+@tool
+async def test_elicitation_sep1034_defaults(ctx: Context) -> str:
+    """Ask a person, with answers that are filled in."""
+    return f"Elicitation completed: {await ctx.ask(Ask('Who are you?', Defaults))}"
+
+
+def titled(*titles: str) -> list[JsonValue]:
+    return [{"const": f"value{number}", "title": title} for number, title in enumerate(titles, 1)]
+
+
+Untitled = Literal["option1", "option2", "option3"]
+Legacy = Annotated[
+    Literal["opt1", "opt2", "opt3"],
+    Field(json_schema_extra={"enumNames": ["Option One", "Option Two", "Option Three"]}),
+]
+TitledSingle = Annotated[str, Field(json_schema_extra={"oneOf": titled("First Option", "Second Option")})]
+TitledMulti = Annotated[
+    list[str], Field(json_schema_extra={"items": {"anyOf": titled("First Choice", "Second Choice")}})
+]
+
+
+class Choices(BaseModel):
+    untitledSingle: Untitled  # noqa: N815
+    titledSingle: TitledSingle  # noqa: N815
+    legacyEnum: Legacy  # noqa: N815
+    untitledMulti: list[Untitled]  # noqa: N815
+    titledMulti: TitledMulti  # noqa: N815
+
+
+@tool
+async def test_elicitation_sep1330_enums(ctx: Context) -> str:
+    """Ask a person to choose."""
+    return f"Elicitation completed: {await ctx.ask(Ask('Which ones?', Choices))}"
+
+
+async def with_schema(**arguments: object) -> str:
+    return str(arguments)
+
+
+json_schema_2020_12_tool: Final = Tool.from_schema(
+    with_schema,
+    name="json_schema_2020_12_tool",
+    description="Tool with JSON Schema 2020-12 features",
+    parameters={
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "$defs": {
+            "address": {"type": "object", "properties": {"street": {"type": "string"}, "city": {"type": "string"}}}
+        },
+        "properties": {"name": {"type": "string"}, "address": {"$ref": "#/$defs/address"}},
+        "additionalProperties": False,
+    },
+)
+
+
+@tool
+async def static_text() -> str:
+    """A text."""
+    return "This is the content of the static text resource."
+
+
+@tool
+async def static_binary() -> InputImage:
+    """An image."""
+    return InputImage(data=PNG, media_type="image/png")
+
+
+@tool
+async def template(id: str) -> Mapping[str, Any]:
+    """Data by their id."""
+    return {"id": id, "templateTest": True, "data": f"Data for ID: {id}"}
+
+
+@tool
+async def test_simple_prompt() -> str:
+    """A prompt without arguments."""
+    return "This is a simple prompt for testing."
+
+
+@tool
+async def test_prompt_with_arguments(arg1: str, arg2: str) -> str:
+    """A prompt with arguments."""
+    return f"Prompt with arguments: arg1='{arg1}', arg2='{arg2}'"
+
+
+@tool
+async def test_prompt_with_embedded_resource(resourceUri: str) -> list[InputFile | InputText]:  # noqa: N803
+    """A prompt with a file."""
+    name = resourceUri.rpartition("/")[2]
+    return [
+        InputFile(data=b"Embedded resource content for testing.", filename=name, media_type="text/plain"),
+        InputText(text="Please process the embedded resource above."),
+    ]
+
+
+@tool
+async def test_prompt_with_image() -> list[InputImage | InputText]:
+    """A prompt with an image."""
+    return [InputImage(data=PNG, media_type="image/png"), InputText(text="Please analyze the image above.")]
+
+
+FLOWS: Final = (
+    test_simple_text,
+    test_image_content,
+    test_audio_content,
+    test_embedded_resource,
+    test_multiple_content_types,
+    test_error_handling,
+    test_tool_with_progress,
+    test_reconnection,
+    test_elicitation,
+    test_elicitation_sep1034_defaults,
+    test_elicitation_sep1330_enums,
+    json_schema_2020_12_tool,
+)
+RESOURCES: Final[Mapping[str, AnyTool]] = {
+    "test://static-text": static_text,
+    "test://static-binary": static_binary,
+    "test://template/{id}/data": template,
+}
+PROMPTS: Final = (
+    test_simple_prompt,
+    test_prompt_with_arguments,
+    test_prompt_with_embedded_resource,
+    test_prompt_with_image,
+)
+
+
+async def main(port: int) -> None:
+    async with Harness(checkpoints=InMemoryBackend()) as harness:
+        await serve_mcp(
+            harness,
+            {each.name: each for each in FLOWS},
+            resources=RESOURCES,
+            prompts={each.name: each for each in PROMPTS},
+            port=port,
+        )
+
+
+if __name__ == "__main__":
+    anyio.run(main, int(sys.argv[1]))
