@@ -15,6 +15,7 @@ from tests.cli_shell import Inside, Shell
 
 FLOW = """
 from noetic_py.memory import HistoryWindow, Observational, WorkingMemory
+from noetic_py.trial import Evidence
 
 class Notes(Memory):
     notes: WorkingMemory = WorkingMemory()
@@ -27,6 +28,20 @@ class Distilled(Memory):
 
 SHORT = Short()
 flow = call_model(ScriptedModel(), instructions="Be short.", id="ask")
+
+def evidence(asked):
+    print("asked")
+    return Evidence(needed=["dog is called"], outdated=["Max"]) if asked.query == "Who barks?" else None
+
+def failing(asked):
+    return {"Who barks?": None}[asked.query]
+
+def loose(asked):
+    return ["Rex"]
+
+async def later(asked):
+    return None
+
 print("loaded")
 """
 
@@ -68,6 +83,19 @@ def test_two_bundles_are_shown_side_by_side(shell: Shell) -> None:
     assert "loaded" not in done.stdout
 
 
+def test_a_function_of_a_file_tells_the_evidence(shell: Shell) -> None:
+    runs = filled(shell)
+    asked = ("memory", "trial", *runs, "--with", "flow.py:Notes", "--against", "flow.py:Short", "--json")
+    for name in ("flow.py:evidence", "flow.py"):
+        done = shell.run(*asked, "--evidence", name)
+        assert done.returncode == 0, done.stderr
+        assert "asked" in done.stderr
+        document = json.loads(done.stdout)
+        sides = [[each["found"] for each in side["requests"]] for side in document["bundles"]]
+        assert sides == [[None, None, None, 1.0], [None, None, None, 0.0]]
+        assert document["bundles"][0]["requests"][-1]["outdated"] == 0
+
+
 def test_json_has_each_request(shell: Shell) -> None:
     runs = filled(shell)
     done = shell.run("memory", "trial", *runs, "--with", "flow.py:Short", "--json")
@@ -102,6 +130,15 @@ def test_a_long_trial_says_how_far_it_is(shell: Shell) -> None:
         (["run0", "--with", "flow.py:flow"], "not a valid bundle"),
         (["run0", "--with", "flow.py:Gone"], "has no 'Gone'"),
         (["run0", "--with", "flow.py:Distilled"], "layer 'seen' asks a model"),
+        (["run0", "--with", "flow.py:Short", "--evidence", "flow.py:gone"], "flow.py has no 'gone'"),
+        (["run0", "--with", "flow.py:Short", "--evidence", "flow.py:SHORT"], "expected a function"),
+        (["run0", "--with", "flow.py:Short", "--evidence", "flow.py:later"], "later in flow.py is async"),
+        (["run0", "--with", "flow.py:Short", "--evidence", "flow.py:loose"], "request 0 of run run0; expected an Ev"),
+        (
+            ["run0", "--with", "flow.py:Short", "--evidence", "flow.py:failing"],
+            "failing in flow.py failed for request 0",
+        ),
+        (["run0", "--with", "flow.py:Short", "--evidence", "flow.py:failing"], "look at flow.py:"),
     ],
 )
 def test_what_cannot_be_tried_is_refused(shell: Shell, options: list[str], said: str) -> None:

@@ -62,6 +62,10 @@ SHOWN = {
         "{'asked': 'And on Monday?', 'likes': 'short answers'}",
         "anchor  notes",
     ],
+    "memory_trial": [
+        "evidence found: 1.00, in use 0.00\noutdated shown: 1.00, in use 0.00\n",
+        "Who has the keys of the shed? found: 1.0, in use 0.0; outdated: 1\n12 stored turns, 0 model calls\n",
+    ],
     "message_queue": [
         "('next_turn', 'Thank you.'), ('between_rounds', 'In Brest, please.')]\n",
         "(I was told: When are the tides? / In Brest, please.)\n(I was told: In Brest, please. / Thank you.)\n",

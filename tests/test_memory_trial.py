@@ -130,6 +130,14 @@ async def test_tokens_and_cached_tokens_are_those_of_the_account() -> None:
     assert any(each.cached for each in trial.requests)
 
 
+@pytest.mark.parametrize("texts", ["Delft", [""], [" "], [3], None])
+def test_evidence_is_a_list_of_texts(texts: Any) -> None:
+    with pytest.raises(errors.ConfigError, match="expected a list of texts"):
+        Evidence(needed=texts)
+    with pytest.raises(errors.ConfigError, match="outdated="):
+        Evidence(outdated=texts)
+
+
 async def test_two_bundles_are_compared_request_by_request() -> None:
     backend = InMemoryBackend()
     flow = call_model(ScriptedModel("Rex, I see.", "Good.", "Fine.", "It is Rex."), id="ask")

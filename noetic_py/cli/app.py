@@ -466,6 +466,14 @@ def memory_trial(
         str | None,
         typer.Option("--flow", metavar="FILE[:STEP]", help="The flow of the runs: instructions and tools of requests."),
     ] = None,
+    evidence: Annotated[
+        str | None,
+        typer.Option(
+            "--evidence",
+            metavar="FILE[:FUNCTION]",
+            help="What each request has to show; FUNCTION is evidence if unnamed.",
+        ),
+    ] = None,
     model: Model = None,
     everything: Annotated[bool, typer.Option("--all", help="Print each request.")] = False,
     db: Database = None,
@@ -475,7 +483,7 @@ def memory_trial(
     """Replay stored runs with another memory bundle, without asking a model: what would have been shown."""
     from noetic_py.cli import memory_trials, stored_runs
 
-    wanted = memory_trials.TrialCommand(runs, memory, against, flow, model, db)
+    wanted = memory_trials.TrialCommand(runs, memory, against, flow, evidence, model, db)
     raise typer.Exit(
         stored_runs.run_async(lambda: memory_trials.trial(wanted, everything=everything, as_json=json), trace=trace)
     )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from attrs import frozen
 
+from noetic_py.cli.output_capture import captured_output
 from noetic_py.context.step import AnyStep, Step, require_step
 from noetic_py.core.budget import Budget
 from noetic_py.core.control import AnyResult
@@ -25,6 +26,8 @@ from noetic_py.harness import Harness
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
+    from noetic_py.trial import Evidence, StoredRound
+    from noetic_py.trial.evidence import EvidenceOf
 
 # The parameter of a file's harness function by which it takes the database.
 _CHECKPOINTS = "checkpoints"
@@ -121,6 +124,39 @@ def load_memory(target: str) -> Memory:
             hint=hint,
         )
     return found() if isinstance(found, type) else found
+
+
+def load_evidence(target: str) -> EvidenceOf:
+    """Load `FILE[:FUNCTION]`, which tells what requests have to show; without a name the function `evidence`.
+
+    Raises:
+        ConfigError: There is no such file, it cannot be loaded, or it holds no such function. The function raises it
+            for what goes wrong in it, with the place and the request.
+        NoeticError: The file itself raised one while it was loaded.
+    """
+    path, wanted = _split(target)
+    name = wanted or "evidence"
+    example = "def evidence(asked: StoredRound) -> Evidence | None: ..."
+    found = _function(path, vars(_load(path)), name, example)
+    if found is None:
+        raise ConfigError(f"{path} has no {name!r}", code="flow-file", hint=example)
+
+    def evidence(asked: StoredRound) -> Evidence | None:
+        try:
+            with captured_output():
+                told: Evidence | None = found(asked)
+                return told
+        except NoeticError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"{name} in {path} failed for request {asked.index} of run {asked.run_id}: "
+                f"{type(error).__name__}: {error}",
+                code="trial",
+                hint=f"look at {place_of(error, path) or path}, or run again with --traceback",
+            ) from error
+
+    return evidence
 
 
 def _is_bundle(value: object) -> TypeGuard[Memory | type[Memory]]:

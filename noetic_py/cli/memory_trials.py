@@ -11,7 +11,7 @@ from attrs import asdict, frozen
 
 from noetic_py.cli.database import find, read_runs
 from noetic_py.cli.formatting import jsonable, plural, printable, table
-from noetic_py.cli.loading import load_flow, load_memory
+from noetic_py.cli.loading import load_evidence, load_flow, load_memory
 from noetic_py.cli.output_capture import captured_output
 from noetic_py.cli.record_lines import short
 from noetic_py.cli.report import say, write_out
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from noetic_py.context.step import AnyStep
     from noetic_py.core.memory import Memory
     from noetic_py.models.model import Model
-    from noetic_py.trial import Interval, MemoryTrial, TrialRequest
+    from noetic_py.trial import EvidenceOf, Interval, MemoryTrial, TrialRequest
 
 _LONG = 100
 """From how many replays on their progress is shown."""
@@ -36,6 +36,7 @@ class TrialCommand:
         memory: The file of the bundle on trial, and the bundle.
         against: The same of another one.
         flow: The file of the runs' flow, and the step.
+        evidence: The file of the function that tells what each request has to show, and the function.
         model: The name of the model of steps that name none.
         db: The database.
     """
@@ -44,6 +45,7 @@ class TrialCommand:
     memory: str
     against: str | None
     flow: str | None
+    evidence: str | None
     model: str | None
     db: str | None
 
@@ -52,12 +54,13 @@ async def trial(wanted: TrialCommand, *, everything: bool, as_json: bool) -> int
     """Replay the runs, and print what was found."""
     from noetic_py.trial import memory_trial
 
-    memory, against, flow = _loaded(wanted)
+    memory, against, flow, evidence = _loaded(wanted)
     async with read_runs(wanted.db) as (runs, _):
         names = [(await find(runs, name)).run_id for name in wanted.runs]
         found = await memory_trial(
-            runs, names, memory, against=against, flow=flow, model=_model(wanted.model), progress=_tell
-        )
+            runs, names, memory, against=against, flow=flow, model=_model(wanted.model), evidence=evidence,
+            progress=_tell,
+        )  # fmt: skip
     for note in found.notes:
         say(printable(note))
     if flow is None:
@@ -66,11 +69,12 @@ async def trial(wanted: TrialCommand, *, everything: bool, as_json: bool) -> int
     return 0
 
 
-def _loaded(wanted: TrialCommand) -> tuple[Memory, Memory | None, AnyStep | None]:
+def _loaded(wanted: TrialCommand) -> tuple[Memory, Memory | None, AnyStep | None, EvidenceOf | None]:
     with captured_output():
         memory = load_memory(wanted.memory)
         against = None if wanted.against is None else load_memory(wanted.against)
-        return memory, against, None if wanted.flow is None else load_flow(wanted.flow).step
+        flow = None if wanted.flow is None else load_flow(wanted.flow).step
+        return memory, against, flow, None if wanted.evidence is None else load_evidence(wanted.evidence)
 
 
 def _model(name: str | None) -> Model | None:

@@ -20,7 +20,7 @@ from noetic_py.engine.provider_call import ready_counter_of
 from noetic_py.errors import ConfigError
 from noetic_py.models.model import Model, ModelRequest
 from noetic_py.runner.runs import Runs
-from noetic_py.trial.evidence import Evidence, EvidenceOf, judge
+from noetic_py.trial.evidence import Evidence, EvidenceOf, Wanted, judge, wanted_of
 from noetic_py.trial.replay import TriedRequest, replay
 from noetic_py.trial.result import Comparison, Interval, MemoryTrial, TrialRequest
 from noetic_py.trial.stored import StoredRound, read_turns
@@ -70,28 +70,29 @@ async def memory_trial(
         flow: The flow of the runs. Instructions, tools, output types and settings of its model steps are part of the
             requests; without it requests hold the conversation and the layers alone.
         model: Tells the window and the tokenizer for steps that name no model, or name it by a text. It is not asked.
-        evidence: What each request has to show. Left out, it is what the answer took from earlier: its words that the
-            user or a tool had said in one to three earlier items of the conversation, and that are neither in the turn
-            nor in the instructions.
+        evidence: What each request has to show. It is called once for each, before anything is replayed. Left out, it
+            is what the answer took from earlier: its words that the user or a tool had said in one to three earlier
+            items of the conversation, and that are neither in the turn nor in the instructions.
         progress: Called after each run with how many are done, and how many there are.
 
     Raises:
         RunNotFound: There is no such run.
-        ConfigError: No model has answered in the runs, a layer asks a model, or wants a person's approval; code
-            `"trial"`.
+        ConfigError: No model has answered in the runs, `evidence` returns something else, a layer asks a model, or
+            wants a person's approval; code `"trial"`.
         LimitExceeded: A request does not fit the window with the bundle.
     """
     bundles = [_bundle(each) for each in ([memory] if against is None else [memory, against])]
     if flow is not None:
         require_step(flow, "flow=")
     turns = await read_turns(runs, run_ids)
+    wanted = None if evidence is None else wanted_of(turns, evidence)
     sides: list[Sequence[TrialRequest]] = []
     notes: list[str] = []
     for place, bundle in enumerate(bundles):
         note = _counting(progress, place * len(turns), len(turns) * len(bundles))
         tried, left_out = await replay(runs, turns, bundle, flow, model, note)
         notes += left_out
-        sides.append(await _measured(tried, evidence))
+        sides.append(await _measured(tried, wanted))
     names = [type(each).__name__ for each in bundles]
     return MemoryTrial(names, len(turns), sides[0], sides[1] if against is not None else (), [*dict.fromkeys(notes)])
 
@@ -118,12 +119,12 @@ def _bundle(given: object) -> Memory:
     return given
 
 
-async def _measured(tried: Sequence[TriedRequest], evidence: EvidenceOf | None) -> Sequence[TrialRequest]:
+async def _measured(tried: Sequence[TriedRequest], wanted: Wanted | None) -> Sequence[TrialRequest]:
     """The requests with their measures."""
     before: dict[object, _CountedRequest] = {}
     heads: dict[tuple[TokenCounter, str], int] = {}
     found: list[TrialRequest] = []
-    for each, (shown, outdated) in zip(tried, judge(tried, evidence), strict=True):
+    for each, (shown, outdated) in zip(tried, judge(tried, wanted), strict=True):
         counter = await ready_counter_of(each.model)
         head = _head_tokens(counter, heads, each.request)
         now = _counted(counter, each.request, before.get(each.conversation))

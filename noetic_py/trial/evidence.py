@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from attrs import frozen
+from attrs import Attribute, field, frozen
 
 from noetic_py.core.codec import to_wire_json
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message
+from noetic_py.core.values import is_array
+from noetic_py.errors import ConfigError
 from noetic_py.trial.replay import TriedRequest
-from noetic_py.trial.stored import StoredRound
+from noetic_py.trial.stored import StoredRound, StoredTurn
 
 _WORD: Final = re.compile(r"\w[\w'-]+")
 # A word that stands in more items than this tells little of what an answer comes from.
@@ -20,6 +22,16 @@ _RARE: Final = 3
 _SHORTEST: Final = 3
 _LAYER: Final = "<memory"
 _MARK: Final = "outdated"
+
+
+def _texts(instance: object, attribute: Attribute[Sequence[str]], value: object) -> None:
+    # A single text is a sequence of its letters, each of which is shown nearly everywhere, as an empty text is.
+    if not is_array(value) or not all(isinstance(each, str) and each.strip() for each in value):
+        raise ConfigError(
+            f"{attribute.name}={value!r} is not valid evidence; expected a list of texts, none of them empty",
+            code="trial",
+            hint='Evidence(needed=["Delft"], outdated=["Utrecht"])',
+        )
 
 
 @frozen
@@ -33,29 +45,53 @@ class Evidence:
             the word `outdated`, with which `Facts` marks such lines.
     """
 
-    needed: Sequence[str] = ()
-    outdated: Sequence[str] = ()
+    needed: Sequence[str] = field(default=(), validator=_texts)
+    outdated: Sequence[str] = field(default=(), validator=_texts)
 
 
 EvidenceOf: TypeAlias = Callable[[StoredRound], Evidence | None]
 """Tells the evidence of a stored request; `None` for one without."""
 
 
-def judge(tried: Sequence[TriedRequest], evidence: EvidenceOf | None) -> Iterator[tuple[float | None, int | None]]:
+Wanted: TypeAlias = Mapping[tuple[str, int], Evidence | None]
+"""The evidence of requests, by their run and their place in it."""
+
+
+def wanted_of(turns: Iterable[StoredTurn], evidence: EvidenceOf) -> Wanted:
+    """The evidence of all requests that a trial replays.
+
+    Raises:
+        ConfigError: The function returns something else for one of them; code `"trial"`.
+    """
+    rounds = [each for turn in turns for each in turn.rounds if each.answer is not None]
+    wanted = {(each.run_id, each.index): evidence(each) for each in rounds}
+    for (run_id, index), found in wanted.items():
+        given: object = found
+        if given is not None and not isinstance(given, Evidence):
+            raise ConfigError(
+                f"{given!r:.100} is not valid evidence of request {index} of run {run_id}; expected an Evidence, or "
+                "None for a request without",
+                code="trial",
+                hint='return Evidence(needed=["Delft"])',
+            )
+    return wanted
+
+
+def judge(tried: Sequence[TriedRequest], wanted: Wanted | None) -> Iterator[tuple[float | None, int | None]]:
     """The share of its evidence that each request shows, and how many outdated texts.
 
     Args:
         tried: The requests, in their order.
-        evidence: What they have to show. Left out, it is what their answers took from earlier in the conversation.
+        wanted: What they have to show. Left out, it is what their answers took from earlier in the conversation.
     """
     said = _Said()
     texts = {item.id: _text(item) for each in tried for item in (*each.round.input, *(each.round.answer or ()))}
     for each in tried:
-        if evidence is None:
+        if wanted is None:
             yield said.found(each), None
             continue
-        wanted = evidence(each.round)
-        yield (None, None) if wanted is None else _judged(_earlier(each), wanted, texts)
+        evidence = wanted[each.round.run_id, each.round.index]
+        yield (None, None) if evidence is None else _judged(_earlier(each), evidence, texts)
 
 
 def _judged(items: Sequence[Item], wanted: Evidence, texts: Mapping[str, str]) -> tuple[float | None, int | None]:
