@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from secrets import compare_digest, token_hex
@@ -155,21 +155,28 @@ async def log_in(
     """Log in at a server, unless the stored login is valid; see [`McpServer.login`][noetic_mcp.McpServer.login]."""
     try:
         with anyio.fail_after(timeout):
-            stored = await _TokenFile(auth, url).stored()
-            scopes = union_scopes(stored.tokens.scope, stored.lacking) if stored and stored.lacking else None
-            if scopes is None:
-                try:
+            file = _TokenFile(auth, url)
+            with suppress(McpLoginRequired):
+                if await file.wanted() is None:
                     await _greet(name, connect(authentication(auth, name, url)))
                     return
-                except McpLoginRequired:
-                    pass
-            await _ask_person(auth, name, url, connect, show or partial(_show_address, name), scopes)
+            # A server may say during the login that it needs more rights than it has named before.
+            for _ in range(_ATTEMPTS):
+                with suppress(McpLoginRequired):
+                    shown = show or partial(_show_address, name)
+                    await _ask_person(auth, name, url, connect, shown, await file.wanted())
+                    return
     except TimeoutError:
         raise McpLoginFailed(
             f"the login was not completed within {timeout:g} s",
             server=name,
             hint="call login() again and open the address that it shows; timeout= allows more time",
         ) from None
+    raise McpLoginFailed(
+        "it refuses the login, which does not have the rights that it needs",
+        server=name,
+        hint="log in with an account that has them",
+    )
 
 
 async def _ask_person(
@@ -198,7 +205,7 @@ async def _ask_person(
         port: int = listener.extra(SocketAttribute.local_port)  # noqa: S610  # nosec B610  # anyio's, and not Django's
         provider = OAuthClientProvider(url, _ClientMetadata(port, scopes), storage, begin, redirect.wait)
         storage.context = provider.context
-        await _greet(name, connect(_Authentication(provider, name)))
+        await _greet(name, connect(_Authentication(provider, name, storage, partial(_required, auth, name))))
 
 
 def _show_address(name: str, address: str) -> None:
@@ -292,6 +299,7 @@ class _Authentication(httpx2.Auth):
     ) -> None:
         self._provider, self._context = provider, provider.context
         self._name, self._storage, self._required = name, storage, required
+        self._is_login = storage is not None and storage.ignored
         self._end = END_CONNECTION.get(None)
         # The texts of its errors quote answers of authorization servers, with what may be tokens.
         logging.getLogger("mcp.client.auth.oauth2").addFilter(_without_error)
@@ -300,7 +308,7 @@ class _Authentication(httpx2.Auth):
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         with self._own_errors():
             await self._load()
-            if self._required is not None and self._context.current_tokens is None:
+            if self._required is not None and not self._is_login and self._context.current_tokens is None:
                 raise self._required()
             for _ in range(_ATTEMPTS):
                 if not self._context.is_token_valid():
@@ -324,7 +332,7 @@ class _Authentication(httpx2.Auth):
                 if not await self._load() and token == self._token():
                     await self._check_rights(response)
                     self._context.token_expiry_time = _LONG_AGO
-            if self._required is not None:
+            if self._required is not None and not self._is_login:
                 raise self._required()
             raise McpLoginFailed(
                 "it refuses the tokens of its authorization server",
@@ -338,7 +346,7 @@ class _Authentication(httpx2.Auth):
 
         A refresh token often holds once, and an authorization server that gets it twice may end the login.
         """
-        if self._storage is None:
+        if self._storage is None or self._is_login:
             yield
             return
         async with self._storage.alone():
@@ -450,13 +458,13 @@ class _TokenFile:
     Args:
         auth: The file, and the client that is registered by hand.
         url: The server that the login is for; the login of another one is not used.
-        ignored: Whether what is stored is not used, but replaced.
+        ignored: Whether what is stored is not used, but replaced: by a login.
     """
 
     context: OAuthContext
 
     def __init__(self, auth: OAuth, url: str, *, ignored: bool = False) -> None:
-        self._auth, self._url, self._ignored = auth, url, ignored
+        self._auth, self._url, self.ignored = auth, url, ignored
         self._seen: bytes | None = None
         self._lacking: str | None = None
         # A login that is being stored is not to be taken for another process's.
@@ -466,7 +474,7 @@ class _TokenFile:
 
     async def load(self) -> bool:
         """Take the stored login over if it is not the one that was seen last; whether it was."""
-        if self._ignored:
+        if self.ignored:
             return False
         async with self._lock:
             content = await anyio.to_thread.run_sync(_read, self._auth.storage)
@@ -491,14 +499,18 @@ class _TokenFile:
             return None
         return login if login.server == self._url else None
 
-    async def stored(self) -> _Login | None:
-        """What the file holds now, if it is a login for this server."""
+    async def _stored(self) -> _Login | None:
         return self._login(await anyio.to_thread.run_sync(_read, self._auth.storage))
+
+    async def wanted(self) -> str | None:
+        """The scopes that the next login is to request, those of this one too; `None` where none was lacking."""
+        login = await self._stored()
+        return None if login is None or login.lacking is None else union_scopes(login.tokens.scope, login.lacking)
 
     async def lacks(self, scopes: str) -> None:
         """Note scopes that a request was refused for, for the next login."""
         async with self.alone():
-            login = await self.stored()
+            login = await self._stored()
             if login is not None:
                 self._lacking = login.lacking = union_scopes(login.lacking, scopes)
                 await self._store(login)
@@ -623,7 +635,8 @@ class _Redirect:
         self._came = anyio.Event()
 
     def expect(self, address: str) -> None:
-        """Note the state that the authorization server is to send back."""
+        """Note the state that the authorization server is to send back; a login may be asked for more than once."""
+        self._given, self._came = {}, anyio.Event()
         self._state = parse_qs(urlsplit(address).query)["state"][0]
 
     async def wait(self) -> AuthorizationCodeResult:

@@ -39,8 +39,9 @@ class Authority(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken
         self.refresh: dict[str, RefreshToken] = {}
         self.issued: list[str] = []
         self.refuses = self.is_broken = False
-        self.needed = ""
+        self.needed, self.needed_for = "", "tools/call"
         self.before_renewal: Callable[[RefreshToken], None] = lambda token: None
+        self.before_request: Callable[[str], None] = lambda method: None
         self.meets = False
         self.used: set[str] = set()
         self._meeting: list[anyio.Event] = []
@@ -144,7 +145,8 @@ class Machines:
         self.address = address
         self.client, self.secret = "robot", "kept-from-texts-robot"
         self.access: dict[str, AccessToken] = {}
-        self.needed = ""
+        self.needed, self.needed_for = "", "tools/call"
+        self.before_request: Callable[[str], None] = lambda method: None
 
     async def verify_token(self, token: str) -> AccessToken | None:
         return self.access.get(token)
@@ -175,18 +177,20 @@ class Machines:
         return JSONResponse({"access_token": access, "token_type": "bearer", "expires_in": 3600})
 
 
-class CallsNeedScope:
-    """Refuses calls of tools whose token has not the scope that they need now; other requests need none."""
+class Door:
+    """Tells the authority of requests, and refuses those of one method whose token lacks a scope."""
 
     def __init__(self, app: ASGIApp, authority: Authority | Machines) -> None:
         self._app, self._authority = app, authority
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         needed = self._authority.needed
-        if scope["type"] == "http" and needed:
+        if scope["type"] == "http":
             request = Request(scope)
             token = self._authority.access.get(request.headers.get("authorization", "").removeprefix("Bearer "))
-            if request.headers.get("mcp-method") == "tools/call" and token and needed not in token.scopes:
+            method = request.headers.get("mcp-method", "")
+            self._authority.before_request(method)
+            if needed and method == self._authority.needed_for and token and needed not in token.scopes:
                 challenge = {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{needed}"'}
                 await Response(status_code=403, headers=challenge)(scope, receive, send)
                 return
@@ -227,7 +231,7 @@ def served(
 ) -> Generator[None]:
     def application() -> ASGIApp:
         app = add_tools(make()).streamable_http_app()
-        return app if authority is None else CallsNeedScope(app, authority)
+        return app if authority is None else Door(app, authority)
 
     # Made in the thread, so that its locks are of the loop there.
     config = uvicorn.Config(application, factory=True, log_level="critical", lifespan="on", ws="none")

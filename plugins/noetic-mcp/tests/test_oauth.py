@@ -262,6 +262,35 @@ async def test_a_call_that_needs_more_rights_than_the_login_has(at: tuple[str, A
     await server.login(show=lambda address: pytest.fail("nothing is lacking"))
 
 
+async def test_a_login_whose_rights_are_not_enough_is_asked_for_once_more(
+    at: tuple[str, Authority], tmp_path: Path
+) -> None:
+    url, authority = at
+    login = OAuth(tmp_path / "web.json")
+    authority.needed, authority.needed_for = "tides:read", "tools/list"
+    assert await sum_at(await logged_in(url, login)) == "3"
+    assert authority.logins == 2
+    # A server that is content with nothing does not ask for ever.
+    authority.needed = "tides write"
+    with pytest.RaisesGroup(pytest.RaisesExc(McpLoginFailed, match="does not have the rights")):
+        await logged_in(url, login)
+    assert authority.logins == 4
+
+
+async def test_a_login_that_ends_at_once_is_asked_for_again(at: tuple[str, Authority], tmp_path: Path) -> None:
+    url, authority = at
+    methods: list[str] = []
+
+    def end_once(method: str) -> None:
+        if method == "tools/list" and method not in methods:
+            authority.end()
+        methods.append(method)
+
+    authority.before_request = end_once
+    assert await sum_at(await logged_in(url, OAuth(tmp_path / "web.json"))) == "3"
+    assert authority.logins == 2
+
+
 async def test_a_refused_login(at: tuple[str, Authority], tmp_path: Path) -> None:
     url, authority = at
     authority.refuses = True
