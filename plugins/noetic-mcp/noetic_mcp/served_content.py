@@ -132,7 +132,7 @@ class ServedResources:
         uri = str(params.uri)
         found = self._found(uri)
         if found is None:
-            raise MCPError(types.INVALID_PARAMS, f"there is no resource {uri!r:.200}")
+            raise MCPError(types.INVALID_PARAMS, f"there is no resource {uri!r:.200}", {"uri": uri})
         try:
             given = found.given(uri)
         except NoeticError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from importlib.metadata import version
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
@@ -83,6 +84,7 @@ def mcp_server(
     # What is not offered has no handler, so that clients are not told of it.
     server: Server[Any] = Server(
         name,
+        version=version("noetic-mcp"),
         instructions=instructions,
         on_list_tools=calls.list_tools,
         on_call_tool=calls.call_tool,

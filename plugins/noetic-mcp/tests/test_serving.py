@@ -64,6 +64,9 @@ def run_id(result: types.CallToolResult) -> str:
 
 async def test_tools_have_the_types_of_the_flows(mode: str) -> None:
     async with served(mode) as client:
+        about = client.server_info
+        assert about is not None
+        assert (about.name, bool(about.version)) == ("harbour", True)
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert sorted(tools) == sorted(flows.FLOWS)
         assert tools["plan"].description == "Plan a passage."

@@ -150,8 +150,9 @@ async def test_prompts_have_the_arguments_of_their_steps_and_give_messages(mode:
 )
 async def test_a_resource_that_cannot_be_read_says_why(mode: str, uri: str, told: str) -> None:
     async with served(mode) as client:
-        with pytest.raises(MCPError, match=told):
+        with pytest.raises(MCPError, match=told) as caught:
             await client.read_resource(uri)
+    assert caught.value.data == ({"uri": uri} if "no resource" in told else None)
 
 
 @MODES
