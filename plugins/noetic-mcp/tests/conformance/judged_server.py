@@ -139,6 +139,52 @@ async def test_elicitation_sep1330_enums(ctx: Context) -> str:
     return f"Elicitation completed: {await ctx.ask(Ask('Which ones?', Choices))}"
 
 
+class Name(BaseModel):
+    name: str
+
+
+class Color(BaseModel):
+    color: str
+
+
+class Confirmed(BaseModel):
+    ok: bool
+
+
+@tool
+async def test_input_required_result_elicitation(ctx: Context) -> str:
+    """Ask a person once."""
+    return f"Hello, {(await ctx.ask(Ask('What is your name?', Name))).name}!"
+
+
+@tool
+async def test_input_required_result_multi_round(ctx: Context) -> str:
+    """Ask a person twice."""
+    name = await ctx.ask(Ask("Step 1: What is your name?", Name))
+    color = await ctx.ask(Ask("Step 2: What is your favorite color?", Color))
+    return f"{name.name} likes {color.color}"
+
+
+async def confirm(ctx: Context) -> str:
+    return f"state-ok: {await ctx.ask(Ask('Please confirm', Confirmed))}"
+
+
+CONFIRMING: Final = [
+    tool(name=name, description="Have a person confirm.")(confirm)
+    for name in (
+        "test_input_required_result_request_state",
+        "test_input_required_result_tampered_state",
+        "test_streaming_elicitation",
+    )
+]
+
+
+@tool
+async def test_header(region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})]) -> str:
+    """Take an argument that is also a header."""
+    return region
+
+
 async def with_schema(**arguments: object) -> str:
     return str(arguments)
 
@@ -151,9 +197,23 @@ json_schema_2020_12_tool: Final = Tool.from_schema(
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
         "$defs": {
-            "address": {"type": "object", "properties": {"street": {"type": "string"}, "city": {"type": "string"}}}
+            "address": {
+                "$anchor": "addressDef",
+                "type": "object",
+                "properties": {"street": {"type": "string"}, "city": {"type": "string"}},
+            }
         },
-        "properties": {"name": {"type": "string"}, "address": {"$ref": "#/$defs/address"}},
+        "properties": {
+            "name": {"type": "string"},
+            "address": {"$ref": "#/$defs/address"},
+            "contactMethod": {"type": "string", "enum": ["phone", "email"]},
+            "phone": {"type": "string"},
+            "email": {"type": "string"},
+        },
+        "allOf": [{"anyOf": [{"required": ["phone"]}, {"required": ["email"]}]}],
+        "if": {"properties": {"contactMethod": {"const": "phone"}}, "required": ["contactMethod"]},
+        "then": {"required": ["phone"]},
+        "else": {"required": ["email"]},
         "additionalProperties": False,
     },
 )
@@ -205,7 +265,7 @@ async def test_prompt_with_image() -> list[InputImage | InputText]:
     return [InputImage(data=PNG, media_type="image/png"), InputText(text="Please analyze the image above.")]
 
 
-FLOWS: Final = (
+FLOWS: Final[tuple[AnyTool, ...]] = (
     test_simple_text,
     test_image_content,
     test_audio_content,
@@ -217,6 +277,10 @@ FLOWS: Final = (
     test_elicitation,
     test_elicitation_sep1034_defaults,
     test_elicitation_sep1330_enums,
+    test_input_required_result_elicitation,
+    test_input_required_result_multi_round,
+    *CONFIRMING,
+    test_header,
     json_schema_2020_12_tool,
 )
 RESOURCES: Final[Mapping[str, AnyTool]] = {
@@ -224,7 +288,7 @@ RESOURCES: Final[Mapping[str, AnyTool]] = {
     "test://static-binary": static_binary,
     "test://template/{id}/data": template,
 }
-PROMPTS: Final = (
+PROMPTS: Final[tuple[AnyTool, ...]] = (
     test_simple_prompt,
     test_prompt_with_arguments,
     test_prompt_with_embedded_resource,
