@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from attrs import evolve
@@ -17,6 +18,7 @@ from noetic_py.errors import LimitExceeded
 from noetic_py.memory.blocks import LayerBlock, Placement, as_items
 from noetic_py.memory.history import EPOCH_LENGTH, MISSED
 from noetic_py.memory.projector import Projector, RequestHead
+from noetic_py.memory.view_state import decisive, restored, view_state
 from noetic_py.models.model import OutputSchema
 
 COUNTER = EstimatedCounter()
@@ -529,16 +531,45 @@ def test_what_stands_behind_the_history_keeps_its_place_in_a_turn() -> None:
     assert [*second.items[: len(first.items)]] == [*first.items]
     assert second.repeated == first.tokens
     third = talk.go_on(block("facts", "2", placement="anchor"), block("clock", "one", slot=1, placement="live"))
-    assert third.moved is None
+    # It had not changed before, so the beginning went up to it.
+    assert (second.moved, third.moved) == (None, "clock")
     # The clock goes to the end, and the next time it has changed it moves nothing that stays.
     assert [item.id for item in third.items].index(made_of("clock", "one")) == len(third.items) - 3
     later = talk.ask(block("facts", "2", placement="anchor"), block("clock", "one", slot=1, placement="live"))
-    assert [part.kind for part in later.blocks][-4:] == ["history", "live", "supersede", "tail"]
-    assert [item.id for item in later.items].index(made_of("clock", "one")) == len(later.items) - 3
+    assert [part.kind for part in later.blocks][-4:] == ["history", "supersede", "live", "tail"]
+    assert [item.id for item in later.items].index(made_of("clock", "one")) == len(later.items) - 2
 
 
 def made_of(layer: str, content: str) -> str:
     return as_items(layer, content)[0].id
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_live_block_that_does_not_change_keeps_its_place_from_turn_to_turn(anew: bool) -> None:
+    """What changes with each turn stands behind it, and the beginning goes on behind its place."""
+    talk = Talk()
+
+    def ask(turn: int, time: str) -> View:
+        if anew and turn:
+            # Another process knows what is stored.
+            talk.projector = restored(decisive(view_state(talk.projector)))
+        found = block("found", str(turn), slot=1, placement="live")
+        return talk.ask(found, block("clock", time, slot=2, placement="live"))
+
+    views = [ask(turn, "noon") for turn in range(5)]
+    places = [[item.id for item in view.items].index(made_of("clock", "noon")) for view in views]
+    # It has been seen often enough with the third request.
+    assert places == [1, 2, 4, 4, 4]
+    assert [len(view.items) - [item.id for item in view.items].index(made_of("found", str(turn)))
+            for turn, view in enumerate(views)] == [3, *[2] * 4]  # fmt: skip
+    for before, now in pairwise(views[2:]):
+        assert [item.id for item in now.items[: before.stable]] == [item.id for item in before.items[: before.stable]]
+        assert before.stable == len(before.items) - 2
+        assert (now.moved, now.repeated) == (None, before.tokens - COUNTER.count_item(before.items[-1]).value
+                                             - COUNTER.count_item(before.items[-2]).value)  # fmt: skip
+    changed, later = ask(5, "one"), ask(6, "one")
+    assert (changed.moved, later.moved) == ("clock", None)
+    assert [item.id for item in later.items[-3:-1]] == [made_of("clock", "one"), made_of("found", "6")]
 
 
 def test_after_fifty_requests_an_epoch_goes_on_for_as_long_as_another_one_costs_more() -> None:

@@ -360,11 +360,6 @@ class Parts:
         """All of them."""
         return [*self.anchors, *self.lives, *self.supersedes]
 
-    @property
-    def behind(self) -> Sequence[Part]:
-        """The part between history and tail."""
-        return [*self.lives, *self.supersedes]
-
 
 def total(parts: Sequence[Part]) -> int:
     """The tokens of some parts."""

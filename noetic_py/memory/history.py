@@ -241,7 +241,7 @@ class Habit:
         fluid: Whether two of four in a row differed.
         volatile: Whether a recall has changed the layer's own state.
         restless: Whether the content has changed in this epoch.
-        stirs: Whether it has changed between the rounds of a turn.
+        stirs: A bit for each of the last four assemblies within turns.
     """
 
     mark: str
@@ -249,7 +249,7 @@ class Habit:
     fluid: bool = False
     volatile: bool = False
     restless: bool = False
-    stirs: bool = False
+    stirs: int = 0
 
     def after(self, block: LayerBlock, *, first_round: bool) -> Habit:
         """The same, one assembly later."""
@@ -262,8 +262,13 @@ class Habit:
             self.fluid or changes.bit_count() >= 2,
             self.volatile or block.volatile,
             self.restless or changed,
-            self.stirs or (changed and not first_round),
+            self.stirs if first_round else (self.stirs << 1 | changed) & 0b1111,
         )
+
+    @property
+    def unrest(self) -> tuple[int, int]:
+        """How often it has changed lately, within turns and in all: what is less comes first."""
+        return self.stirs.bit_count(), self.changes.bit_count()
 
 
 class Anchors:
@@ -360,6 +365,13 @@ class Anchors:
         if habit.volatile or block.placement == "live":
             return False
         return block.placement == "anchor" or not habit.fluid
+
+    def is_still(self, layer: str) -> bool:
+        """Whether a layer changes so little that its block may stay where it is from turn to turn."""
+        habit = self.habits.get(layer)
+        if habit is None or self.assemblies < _SETTLING:
+            return False
+        return not (habit.fluid or habit.restless or habit.volatile)
 
     def kept_still(self, layer: str) -> bool:
         """Whether a layer that is not pinned has not changed in this epoch."""

@@ -276,7 +276,8 @@ class LastView:
         first_round: Whether it was the first request of a turn.
         repeated: Its tokens that the view before had too.
         narrowed: Whether the layers had made something else of the conversation.
-        listing: Tells what that was, in a process that has not made the view.
+        kept: How many of the first of `placed` the next view begins with too.
+        listing: Tells what the layers had made, in a process that has not made the view.
     """
 
     head: HeadMark
@@ -290,6 +291,7 @@ class LastView:
     first_round: bool
     repeated: int
     narrowed: bool = False
+    kept: int = 0
     listing: Callable[[], HistoryListing] | None = None
 
 
@@ -539,26 +541,34 @@ class Projector:
                 lives.append(part_of(block, "live", self.anchors.why_live(block), head.counter))
             elif pin is not None and pin.block.items != block.items:
                 supersedes.append(superseding(block, deltas.get(block.layer), head.counter))
-        return Parts(anchors, self._calm_first(lives), self._calm_first(supersedes))
+        return Parts(anchors, lives, supersedes)
 
     def _still(self, parts: Parts) -> Sequence[Part]:
         """The live parts of layers that have kept still in this epoch and would be pinned by the next one."""
         return [part for part in parts.lives if self.anchors.kept_still(part.layer)]
 
-    def _calm_first(self, parts: Sequence[Part]) -> Sequence[Part]:
-        """The parts, those last that change between the rounds of a turn: what stands before them stays the same."""
-        return sorted(parts, key=lambda part: self.anchors.habits[part.layer].stirs)
-
     def _placed(self, parts: Parts, past: _ViewHistory, cut: int) -> Sequence[PlacedPart]:
-        """Where the parts behind the history stand: before the newest part, and in a turn where they stood before."""
+        """Where the parts behind the history stand: before the newest part, or where they stood before.
+
+        In a turn all keep their place while their text is the same; from turn to turn those whose layer keeps still do.
+        """
         known: Sequence[PlacedPart] = ()
-        if self.shown is not None and not self._log.awaits_answer:
-            known = [each for each in self.shown.placed if cut <= each.place <= min(past.same, past.tail)]
-        placed = [
-            PlacedPart(next((each.place for each in known if _is_same(each.part, part)), past.tail), part)
-            for part in parts.behind
-        ]
-        return sorted(placed, key=lambda each: each.place)
+        is_still = self.anchors.is_still
+        if self.shown is not None:
+            begins = self._log.awaits_answer
+            before = self.shown.placed[: self.shown.kept if begins else None]
+            known = [each for each in before if cut <= each.place <= min(past.same, past.tail)]
+            known = [each for each in known if not begins or is_still(each.part.layer)]
+        left = [*parts.lives, *parts.supersedes]
+        placed: list[PlacedPart] = []
+        for each in known:
+            same = next((part for part in left if _is_repeated(each, part)), None)
+            if same is not None:
+                left.remove(same)
+                placed.append(PlacedPart(each.place, same))
+        # Those last that change most often, within a turn above all: what stands before them stays the same.
+        left.sort(key=lambda part: (not is_still(part.layer), self.anchors.habits[part.layer].unrest))
+        return [*placed, *(PlacedPart(past.tail, part) for part in left)]
 
     def _squeezed(self, head: RequestHead, parts: Parts, past: _ViewHistory) -> Parts:
         """The parts as far as the window has room for them besides what is never left out."""
@@ -621,8 +631,12 @@ class Projector:
             return None
         if cut != shown.cut or past.same < shown.end:
             return "history"
+        for one, other in zip_longest(shown.placed[: shown.kept], placed[: shown.kept]):
+            if one is not None and (other is None or one.place != other.place or not _is_repeated(one, other.part)):
+                return one.part.layer
         # Nothing new was said: what stands there now was not there before.
-        return placed[0].part.layer if placed and placed[0].place < shown.end else None
+        rest = placed[shown.kept :]
+        return rest[0].part.layer if rest and rest[0].place < shown.end else None
 
     def _repeated(
         self, head: RequestHead, parts: Parts, placed: Sequence[PlacedPart], past: _ViewHistory, cut: int
@@ -663,7 +677,11 @@ class Projector:
         repeated = self._repeated(head, parts, placed, past, cut)
         items = _ordered(parts, placed, past, cut)
         leading = sum(len(part.items) for part in parts.anchors)
-        end = placed[0].place if placed else len(past.items)
+        kept = next(
+            (place for place, each in enumerate(placed) if not self.anchors.is_still(each.part.layer)), len(placed)
+        )
+        leading += sum(len(each.part.items) for each in placed[:kept])
+        end = placed[kept].place if kept < len(placed) else len(past.items)
         self.anchors.assemblies += 1
         self.anchors.paid += total(parts.supersedes) + total(self._still(parts))
         self._same, self._index = len(past.items), past.index
@@ -688,7 +706,7 @@ class Projector:
         first, last = _mark_at(past.items, cut), _mark_at(history, len(history) - 1)
         self.shown = LastView(
             head.mark, parts.anchors, len(history), cut, end, placed, first, last, self._log.awaits_answer, repeated,
-            past.note is not None,
+            past.note is not None, kept,
         )  # fmt: skip
         return view
 
@@ -712,10 +730,6 @@ def _too_small(head: RequestHead, parts: Parts, past: _ViewHistory) -> LimitExce
         max(0, window - head.reserved),
         hint="shorten the newest input or the instructions, offer fewer tools, or ask a model with a larger window",
     )
-
-
-def _is_same(one: Part, other: Part) -> bool:
-    return (one.kind, one.layer) == (other.kind, other.layer) and one.items == other.items
 
 
 def _is_repeated(one: PlacedPart, other: Part) -> bool:

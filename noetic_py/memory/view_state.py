@@ -25,7 +25,7 @@ from noetic_py.memory.projector import NOT_RECORDED, HeadMark, LastView, Made, P
 _CODEC: Final = Codec()
 _VERSION: Final = 1
 _GONE: Final = "it was pinned in an earlier turn, and the session is gone"
-_FLAGS: Final = ("fluid", "volatile", "restless", "stirs")
+_FLAGS: Final = ("fluid", "volatile", "restless")
 _ACCOUNT: Final = ("account", "live ", "supersede ")
 
 
@@ -47,12 +47,12 @@ def view_state(projector: Projector) -> ViewState:
         "shown": [
             shown.size, shown.cut, shown.end, shown.first, shown.last, shown.first_round, shown.repeated,
         ],
-        "placed": [_placed(each, shown.cut) for each in shown.placed],
+        "placed": [_placed(each, at < shown.kept or each.place == shown.cut) for at, each in enumerate(shown.placed)],
         "order": [pin.block.layer for pin in anchors.pins],
         "account": _account(made),
     }  # fmt: skip
     for layer, habit in anchors.habits.items():
-        flags = sum(getattr(habit, name) << place for place, name in enumerate(_FLAGS))
+        flags = sum(getattr(habit, name) << place for place, name in enumerate(_FLAGS)) | habit.stirs << len(_FLAGS)
         state[f"habit {layer}"] = [habit.mark, habit.changes, flags]
     for pin in anchors.pins:
         key = f"pin {pin.block.layer}"
@@ -60,6 +60,8 @@ def view_state(projector: Projector) -> ViewState:
         state[key] = before[key] if key in before and pin in projector.recorded.pins else _pin(pin)
     for each in shown.placed:
         state[f"{each.part.kind} {each.part.layer}"] = _part(each.part, None)
+    if shown.kept:
+        state["kept"] = shown.kept
     if shown.narrowed:
         _put_listing(state, projector, made)
     return state
@@ -117,7 +119,7 @@ def restored(state: ViewState, path: tuple[str, ...] | None = None) -> Projector
         if key.startswith("habit "):
             mark, changes, flags = value
             said = {name: bool(flags >> place & 1) for place, name in enumerate(_FLAGS)}
-            anchors.habits[key.removeprefix("habit ")] = Habit(mark, changes, **said)
+            anchors.habits[key.removeprefix("habit ")] = Habit(mark, changes, **said, stirs=flags >> len(_FLAGS))
     size, cut, end, first, last, first_round, repeated = stored["shown"]
     listing = partial(_listing, stored) if "list" in stored else None
     placed = [
@@ -125,7 +127,7 @@ def restored(state: ViewState, path: tuple[str, ...] | None = None) -> Projector
     ]
     shown = LastView(
         HeadMark(*stored["head"]), [pin.part for pin in anchors.pins], size, cut, end, placed, first, last, first_round,
-        repeated, listing is not None, listing,
+        repeated, listing is not None, stored.get("kept", 0), listing,
     )  # fmt: skip
     projector = Projector(anchors, shown)
     projector.recorded = Recorded(path, state, anchors.pins)
@@ -156,10 +158,10 @@ def _pinned_part(stored: Mapping[str, Any], layer: str) -> Part:
     return Part("anchor", layer, (), 0, 0, _GONE) if tree is None else _read_pin(tree, layer).part
 
 
-def _placed(each: PlacedPart, cut: int) -> JsonValue:
-    """Where a part stands; with what it says, in short, where nothing of the conversation is before it."""
+def _placed(each: PlacedPart, marked: bool) -> JsonValue:
+    """Where a part stands; with what it says, in short, where the next turn may begin with it."""
     placed = (each.place, each.part.kind, each.part.layer)
-    return [*placed, each.mark or mark_of(each.part.items)] if each.place == cut else [*placed]
+    return [*placed, each.mark or mark_of(each.part.items)] if marked else [*placed]
 
 
 def _part(part: Part, known: Sequence[Item] | None) -> JsonValue:
