@@ -21,6 +21,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from noetic_mcp.content import InvalidContent, message_part
 from noetic_py import Ask, Memory, Message, ModelSettings, Tool, call_model, current_context, spawn
+from noetic_py.core.values import is_dict
 from noetic_py.errors import ConfigError, NoeticError, Rejected, RequestExpired, ToolArgumentsInvalid
 
 if TYPE_CHECKING:
@@ -353,7 +354,8 @@ def _form(schema: Mapping[str, Any]) -> type[dict[str, Any]]:
             raise RequestRefused(f"the schema of its question is not valid; {error.message[:300]}") from None
 
     fields: Mapping[str, Any] = schema.get("properties", {})
-    defaults = {name: each["default"] for name, each in fields.items() if "default" in each}
+    # A schema may also be `true`.
+    defaults = {name: each["default"] for name, each in fields.items() if is_dict(each) and "default" in each}
 
     def fitting(given: dict[str, Any]) -> dict[str, Any]:
         given = defaults | given

@@ -23,7 +23,7 @@ CONTENT = {
 }
 
 
-FIELDS = {"port": {"type": "string"}, "nights": {"type": "integer", "default": 1}}
+FIELDS = {"port": {"type": "string"}, "nights": {"type": "integer", "default": 1}, "any": True}
 FORM = {"type": "object", "properties": FIELDS, "required": ["port", "nights"]}
 BAD_FORM = {"type": "object", "properties": {"port": {"type": "string", "pattern": "("}}}
 ASKS: dict[str, tuple[str, dict[str, Any]]] = {
