@@ -28,7 +28,6 @@ from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.core.shared_budget import SharedBudget
 from noetic_py.core.state import StateBag, class_of
 from noetic_py.core.types import M, M_co, R, S, T
-from noetic_py.engine.frame import failure_of, lost_task
 from noetic_py.errors import ConfigError, NoeticError, RunNotFound, StepFailed
 from noetic_py.models.model import Model, ModelSettings
 from noetic_py.runner import registry
@@ -42,8 +41,7 @@ from noetic_py.runner.plan import (
     checked_backend,
     detached_options,
 )
-from noetic_py.runner.runs import Runs, fork_run, require_run
-from noetic_py.sessions.policy import SessionPolicy
+from noetic_py.sessions.policy import SessionPolicy, checked_policy
 from noetic_py.steps.spawn import with_memory
 
 if TYPE_CHECKING:
@@ -60,12 +58,14 @@ if TYPE_CHECKING:
     from noetic_py.journal.transforms import RecordTransform
     from noetic_py.plugins import LayerRegistry
     from noetic_py.runner.children import QueuedChildren
+    from noetic_py.runner.runs import Runs
     from noetic_py.runner.workers import QueueWorker, SubmitOptions
     from noetic_py.schedules import Schedule, Scheduler, Schedules
     from noetic_py.sessions.erasure import ErasureCertificate
     from noetic_py.sessions.export import LayerData
     from noetic_py.sessions.reindexing import Reindexed
     from noetic_py.sessions.session import Session, Sessions
+    from noetic_py.sessions.store import SessionStore
     from noetic_py.tools import Tool
     from noetic_py.tools.definition import AnyTool
 
@@ -205,7 +205,6 @@ class Harness(Generic[M_co]):
         from noetic_py.engine.layers.handles import layers_for
         from noetic_py.engine.state import Resources
         from noetic_py.plugins import load_plugins
-        from noetic_py.sessions.store import SessionStore
 
         self._engine = engine  # loaded with the first harness and not with the package; every run needs it
         check_parts(memory, model, budget, tools, max_parallel_tools, max_iterations, lease)
@@ -232,7 +231,7 @@ class Harness(Generic[M_co]):
         # A backend that the harness has made is its own to close.
         self._closed, self._lost, self._made_backend = False, LostCalls(), isinstance(checkpoints, str)
         self._detached_runs: dict[str, registry.RunHandle[Any, Any]] = {}  # those that steps have started, by id
-        self._session_store = SessionStore(kept, sessions, runtime, memory, self._resources)
+        self._session_policy, self._memory = checked_policy(sessions), memory
         self._workers: list[QueueWorker] = []
         self._living, self._access = registry.Living(self._refuse), (asked := Authorizer(access))
         given = tuple(at_home(each, self._resources) for each in (services or {}, self._plugins.services.by_type))
@@ -421,7 +420,8 @@ class Harness(Generic[M_co]):
 
     def _refuse(self) -> None:
         """A shutdown begins."""
-        self._session_store.close()
+        if "_session_store" in self.__dict__:
+            self._session_store.close()
         for worker in self._workers:
             worker.stop()
 
@@ -487,6 +487,8 @@ class Harness(Generic[M_co]):
 
                 return await take_turn(self._session_store, run, plan, run.session, self._go, self._again)
         except BaseException as error:
+            from noetic_py.engine.frame import failure_of
+
             failure = failure_of(error)
             if failure is None:
                 registry.note_cancelled(error, run, self)
@@ -596,6 +598,8 @@ class Harness(Generic[M_co]):
         except NoeticError as error:
             outcome = error
         except BaseException as cut:
+            from noetic_py.engine.frame import lost_task
+
             # A cancellation of this task alone cancels its run, and not the harness that owns the task.
             if isinstance(cut, Exception) or lost_task(cut) is None:
                 raise
@@ -700,6 +704,8 @@ class Harness(Generic[M_co]):
         Raises:
             ConfigError: The harness has no backend; code `"no-backend"`.
         """
+        from noetic_py.runner.runs import Runs
+
         living = self._living
         return Runs(
             self._needed(), self._resources.runtime, self._access, partial(living.flow, self.flows), living.end_of
@@ -825,6 +831,7 @@ class Harness(Generic[M_co]):
         """
         from noetic_py.engine.journaling import dry_run
         from noetic_py.runner import lease
+        from noetic_py.runner.runs import require_run
 
         self._check_home()
         require_step(step, "plan_resume")
@@ -1040,6 +1047,16 @@ class Harness(Generic[M_co]):
 
         return Sessions(self._session_store, self._access)
 
+    @cached_property
+    def _session_store(self) -> SessionStore:
+        from noetic_py.sessions.store import SessionStore
+
+        resources = self._resources
+        store = SessionStore(self._backend, self._session_policy, resources.runtime, self._memory, resources)
+        if self._living.closing:
+            store.close()
+        return store
+
     async def interrupt(self, session: SessionKey, message: str | None = None) -> bool:
         """Stop the current turn of a session, in whatever process it runs; waiting turns are not stopped.
 
@@ -1073,6 +1090,8 @@ class Harness(Generic[M_co]):
             CodecError: `state` cannot be stored.
             ConfigError: It is of another type than the run's; code `"state-type"`.
         """
+        from noetic_py.runner.runs import fork_run, require_run
+
         backend = self._needed()
         await require_run(self._access, backend, run_id, "fork")
         return await fork_run(backend, self._resources.runtime, run_id, at, state)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import cache, partial, wraps
-from importlib import metadata
 from types import FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -22,6 +21,8 @@ from noetic_py.core.diagnostics import nearest
 from noetic_py.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
+    from importlib import metadata
+
     from noetic_py.plugins import (
         BackendRegistry,
         HookRegistry,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cache, partial
-from importlib import import_module, metadata
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,8 @@ from noetic_py.hookspecs import PROJECT, HookCalls, Hooks, LoadedPlugin, Registr
 from noetic_py.redaction import with_article
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from noetic_py.checkpoints.contract import CheckpointBackend
     from noetic_py.context.hooks import AnyHook
     from noetic_py.core.items import Extension
@@ -718,15 +720,17 @@ def _wanted(allowed: Iterable[object] | None) -> _Wanted:
 
 
 @cache
-def _installed() -> tuple[metadata.EntryPoint, ...]:
+def _installed() -> tuple[EntryPoint, ...]:
+    from importlib import metadata
+
     # It reads the files of every installed distribution, and what is installed does not change under a running program.
     return tuple(sorted(metadata.entry_points(group=GROUP), key=lambda each: each.name))
 
 
-def _entry_points(names: Sequence[str] | None, left_out: Sequence[str] = ()) -> list[metadata.EntryPoint]:
+def _entry_points(names: Sequence[str] | None, left_out: Sequence[str] = ()) -> list[EntryPoint]:
     if names is not None and not names:
         return []
-    found: dict[str, metadata.EntryPoint] = {}
+    found: dict[str, EntryPoint] = {}
     for point in _installed():
         if point.name in left_out or (names is not None and point.name not in names):
             continue

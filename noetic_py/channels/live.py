@@ -13,7 +13,6 @@ from operator import attrgetter
 from typing import Any, Final, Generic, Protocol
 
 import anyio
-import anyio.from_thread
 from anyio.lowlevel import checkpoint, current_token
 from attrs import define, field
 
@@ -670,8 +669,10 @@ class ChannelHandle(Generic[T]):
         if threading.get_ident() == self._thread:
             self._live.push(checked)
             return
+        from anyio.from_thread import run_sync
+
         try:
-            anyio.from_thread.run_sync(partial(self._live.push, checked), token=self._token)
+            run_sync(partial(self._live.push, checked), token=self._token)
         except RuntimeError as error:
             if self.closed or isinstance(error, anyio.RunFinishedError):
                 raise gone(self._channel.name, "the event loop of its run has ended") from error

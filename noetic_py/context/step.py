@@ -574,18 +574,19 @@ def awaited(name: str) -> Callable[[C], C]:
 
     def decorate(kind: C) -> C:
         for method, function in tuple(vars(kind).items()):
-            if not method.startswith("_") and inspect.iscoroutinefunction(function):
+            if method.startswith("_") or not isinstance(function, FunctionType):
+                continue
+            if inspect.iscoroutinefunction(function):
                 setattr(kind, method, _noting(function, f"{name}.{method}({_arguments(function)})"))
         return kind
 
     return decorate
 
 
-def _arguments(function: Callable[..., object]) -> str:
+def _arguments(function: FunctionType) -> str:
     """The arguments that a call needs, as its caller writes them."""
-    _, *parameters = inspect.signature(function).parameters.values()
-    required = (each for each in parameters if each.default is each.empty)
-    return ", ".join(each.name for each in required if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD))
+    code = function.__code__
+    return ", ".join(code.co_varnames[1 : code.co_argcount - len(function.__defaults__ or ())])
 
 
 def _noting(function: Callable[..., Any], what: str) -> Callable[..., AwaitedCall]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 import os
 import sys
-import sysconfig
 import warnings
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -219,10 +217,15 @@ def _root_of(frame: FrameType) -> str:
 
 
 def _is_installed(trace: TracebackType) -> bool:
-    return trace.tb_frame.f_code.co_filename.startswith(_INSTALLED)
+    return trace.tb_frame.f_code.co_filename.startswith(_installed())
 
 
-_INSTALLED = (*(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")), "<frozen ")
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    """How the names of files begin that are not of the user's own code."""
+    import sysconfig  # loads the settings of the interpreter's build
+
+    return (*(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")), "<frozen ")
 
 
 def _rebuilt(frames: list[TracebackType]) -> TracebackType | None:
@@ -552,10 +555,8 @@ def known_keywords(where: str) -> Callable[[F], F]:
     """
 
     def decorate(function: F) -> F:
-        parameters = inspect.signature(function).parameters.values()
-        known = frozenset(
-            each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
-        )
+        code = function.__code__
+        known = frozenset(code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount])
 
         @functools.wraps(function)
         def checked(*args: object, **kwargs: object) -> object:

@@ -11,7 +11,6 @@ from types import CodeType, CoroutineType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import anyio
-import anyio.from_thread
 from attrs import define, evolve, field, frozen
 
 from noetic_py.channels import Board, Entry, LiveChannel, log_lost
@@ -478,8 +477,10 @@ class Run:
         """
         if get_ident() == self._thread:
             return work()
+        from anyio.from_thread import run_sync
+
         try:
-            return anyio.from_thread.run_sync(work)
+            return run_sync(work)
         except RuntimeError as error:
             raise WrongThread(
                 "the run belongs to another thread", hint="call it from a step, or from a sync tool that the run called"

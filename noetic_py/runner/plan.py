@@ -33,7 +33,6 @@ from noetic_py.memory.layer import layers_of
 from noetic_py.models.model import ModelSettings
 from noetic_py.redaction import with_article
 from noetic_py.runner.registry import Living
-from noetic_py.runner.runs import require_run, resume_action
 from noetic_py.steps.model import check_parallel_tools
 
 if TYPE_CHECKING:
@@ -584,12 +583,12 @@ class Planner:
             ConfigError: An option is wrong.
         """
         from noetic_py.engine.journaling.writer import RunStorage
-        from noetic_py.runner import lease
+        from noetic_py.runner import lease, runs
 
         require_step(step, "resume")
         check_resume_options(options)
         answers = tuple(options.get("answers", ()))
-        await require_run(access, backend, run_id, *(("resume", "approve") if answers else ("resume",)))
+        await runs.require_run(access, backend, run_id, *(("resume", "approve") if answers else ("resume",)))
         state_type = None if state_type is StateBag else state_type
         options = {**options, "answers": attributed(answers), "state_type": state_type}
         storage = RunStorage(
@@ -617,7 +616,7 @@ class Planner:
         self, storage: RunStorage, run_id: str, step: AnyStep, options: Mapping[str, Any], access: Authorizer
     ) -> tuple[Run, RunPlan]:
         """Read a run's journal, and become its owner where it is not only read."""
-        from noetic_py.runner import lease
+        from noetic_py.runner import lease, runs
 
         layers, kind = self.resources.layers, options["state_type"]
         codec = lease.codec_for(step, *([] if kind is None else [kind]), *layers.state_types)
@@ -626,7 +625,7 @@ class Planner:
         run_history = await lease.load_run_history(storage.backend, run_id, codec, kind, step, summaries=summaries)
         # Once more: another process may have gone on with it meanwhile, and have failed.
         status = "running" if run_history.ended is None else run_history.ended.status
-        await require_run(access, storage.backend, run_id, resume_action(status))
+        await runs.require_run(access, storage.backend, run_id, runs.resume_action(status))
         run = self._again(run_id, run_history, options)
         run.flow, run.on_diverge = step, options.get("on_diverge", "fail")
         plan = await lease.go_on(run, run_history, step, codec, storage, options)

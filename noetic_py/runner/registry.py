@@ -31,7 +31,6 @@ from noetic_py.core.events import Event, EventT, ItemsAppended, ReasoningDelta, 
 from noetic_py.core.selections import Choice, CommittedItems, Deltas, Partials, Selection, SelectOptions, Snapshots
 from noetic_py.core.types import O_co, S_co, T
 from noetic_py.core.values import copy_value
-from noetic_py.engine.frame import waited
 
 if TYPE_CHECKING:
     from noetic_py.channels import Channel, ChannelHandle
@@ -869,6 +868,8 @@ class DetachedHarnessRun:
 
     async def wait(self) -> AnyResult:
         """Wait for its end."""
+        from noetic_py.engine.frame import waited
+
         return await waited(CURRENT.get(), self.run_id, self._handle.stream.ended)
 
     def complete(self, value: object) -> bool:

@@ -88,3 +88,20 @@ class SessionPolicy:
                 code="session-policy",
                 hint="SessionPolicy(wait=5.0, cache_size=256, max_waiting=100)",
             )
+
+
+def checked_policy(policy: object) -> SessionPolicy:
+    """The policy of a harness; `None` stands for the usual one.
+
+    Raises:
+        ConfigError: It is not a policy; code `"session-policy"`.
+    """
+    if policy is None:
+        return SessionPolicy()
+    if not isinstance(policy, SessionPolicy):
+        raise errors.ConfigError(
+            f"sessions={policy!r} is not a valid policy; expected a SessionPolicy",
+            code="session-policy",
+            hint='SessionPolicy(lock="reject")',
+        )
+    return policy

@@ -349,7 +349,7 @@ class SessionStore:
 
     Args:
         backend: Where they are kept; in memory when there is none.
-        policy: How they behave, `None` for the usual way.
+        policy: How they behave.
         runtime: The clock.
         memory: The layers that keep something of a session.
         resources: The harness's, with the store of what layers keep.
@@ -358,18 +358,11 @@ class SessionStore:
     def __init__(
         self,
         backend: CheckpointBackend | None,
-        policy: SessionPolicy | None,
+        policy: SessionPolicy,
         runtime: Runtime,
         memory: Memory | None,
         resources: Any,
     ) -> None:
-        policy = SessionPolicy() if policy is None else policy
-        if not isinstance(policy, SessionPolicy):
-            raise errors.ConfigError(
-                f"sessions={policy!r} is not a valid policy; expected a SessionPolicy",
-                code="session-policy",
-                hint='SessionPolicy(lock="reject")',
-            )
         self.backend: CheckpointBackend = InMemoryBackend(runtime=runtime) if backend is None else backend
         self.durable: bool = backend is not None
         self.policy = policy

@@ -17,13 +17,13 @@ from noetic_py.core.diagnostics import known_keywords, where_defined
 from noetic_py.core.items import ModelInput
 from noetic_py.core.types import MD, SD, A, B, C, R
 from noetic_py.errors import ConfigError, ModelRetry
-from noetic_py.memory.layers.context_pool import CatalogueView
-from noetic_py.memory.listeners import ContextItem
 from noetic_py.models.model import Model, ModelSettings, check_settings
 from noetic_py.steps.handoff import MAX_HANDOFFS, HandoffTargets, Targets, Transfers, agent, check_limit, targets_of
 from noetic_py.steps.spawn import spawn
 
 if TYPE_CHECKING:
+    from noetic_py.memory.layers.context_pool import CatalogueView
+    from noetic_py.memory.listeners import ContextItem
     from noetic_py.tools import Tool
     from noetic_py.tools.definition import AnyTool
 
