@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from noetic_py.errors import MissingExtra
-
 __all__ = ["main"]
 
 _NEEDED = ("rich", "typer")
@@ -23,6 +21,8 @@ def main() -> int:
         for name in _NEEDED:
             import_module(name)
     except ImportError as error:
+        from noetic_py.errors import MissingExtra
+
         missing = MissingExtra(
             f"the command line needs {' and '.join(_NEEDED)}, and {error.name or 'one of them'}",
             install='pip install "noetic-py[cli]"',

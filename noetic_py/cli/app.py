@@ -1,7 +1,5 @@
 """The commands of `noetic`."""
 
-from __future__ import annotations
-
 import io
 import sys
 from pathlib import Path
