@@ -203,7 +203,7 @@ class Harness(Generic[M_co]):
     ) -> None:
         from noetic_py.engine import run as engine
         from noetic_py.engine.layers.handles import layers_for
-        from noetic_py.engine.state import Resources
+        from noetic_py.engine.state import Resources, Run
         from noetic_py.plugins import load_plugins
 
         self._engine = engine  # loaded with the first harness and not with the package; every run needs it
@@ -234,9 +234,10 @@ class Harness(Generic[M_co]):
         self._session_policy, self._memory = checked_policy(sessions), memory
         self._workers: list[QueueWorker] = []
         self._living, self._access = registry.Living(self._refuse), (asked := Authorizer(access))
-        given = tuple(at_home(each, self._resources) for each in (services or {}, self._plugins.services.by_type))
+        given = Services(*(at_home(each, self._resources) for each in (services or {}, self._plugins.services.by_type)))
         self._resources.children = None if kept is None else lambda: self._children
-        self._planner = Planner(engine.INTERPRETER, self._resources, self._living, asked, given, kept, self.flows)
+        parts = (engine.INTERPRETER, Run, engine.RunPlan, self._resources, self._living, asked, given, kept, self.flows)
+        self._planner = Planner(*parts)
 
     @property
     def budget(self) -> Budget | SharedBudget | None:
@@ -338,7 +339,7 @@ class Harness(Generic[M_co]):
         for thread_id in thread_ids:
             await self._access.require("delete", on=Resource(thread_id=thread_id))
         layers = self._resources.layers.by_id.values()
-        artifacts = Services(*self._planner.services).get(ArtifactStore)
+        artifacts = self._planner.services.get(ArtifactStore)
         living = self._living
         return await Erasure(
             user_id, thread_ids, self._session_store, layers, artifacts, living.of_user, living.forget

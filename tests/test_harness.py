@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,6 +55,27 @@ async def fail(text: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------- its life
+
+
+async def test_a_finished_run_is_freed_without_the_garbage_collector() -> None:
+    class Given:
+        """An input that can be watched."""
+
+    @step
+    async def look(given: Given) -> None: ...
+
+    harness = Harness(plugins=[])
+    # The first run imports what all others share.
+    await harness.run(look, Given())
+    given = Given()
+    watched = weakref.ref(given)
+    gc.disable()
+    try:
+        await harness.run(look, given)
+        del given
+        assert watched() is None
+    finally:
+        gc.enable()
 
 
 async def test_it_runs_without_being_entered() -> None:

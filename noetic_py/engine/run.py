@@ -174,6 +174,7 @@ async def run_flow(run: Run, plan: RunPlan) -> AnyResult:
         if run.detached:
             await run.dismiss()
         lease.close(root.wrap_up)
+        lease.on_warning = None
         if run.shared is not None:
             run.shared.close()
         run.close_channels()
@@ -356,6 +357,8 @@ async def _whole(x: Execution, root: Frame, plan: RunPlan) -> object:
 
 def _seconds(x: Execution, plan: RunPlan, lease: BudgetLease) -> tuple[float, float] | None:
     """How long the run may take from now on, and the limit that says so."""
+    if lease.deadline is None and plan.deadline is None:
+        return None
     bounds: list[tuple[float, float]] = []
     now = x.run.runtime.monotonic()
     node: BudgetLease | None = lease
@@ -518,7 +521,9 @@ async def _tried_again(
 
 def _verdict(run: Run, flow: AnyStep) -> tuple[str | None, LoopStop | None]:
     """Why the flow ended, when a loop ended it: the flow itself, a sequence's last step, a branch's chosen one."""
-    path, reason, loop_stop = run.verdict or ((), None, None)
+    if run.verdict is None:
+        return None, None
+    path, reason, loop_stop = run.verdict
     step: AnyStep | None = flow if path[:1] == (flow.id,) else None
     for frame in path[1:]:
         step = None if step is None else _last_step(run, step, frame)

@@ -267,6 +267,8 @@ class Run:
     begun: set[tuple[tuple[str, ...], int]]
     # The attempts whose bodies go on, of a durable run: those that a budget counts.
     in_flight: set[tuple[tuple[str, ...], int]]
+    # What has been warned of once.
+    noticed: set[str]
     # The usage that its journal records from before this process had the run, and the stops requested before that.
     recorded_usage: list[RecordedUsage]
     stopped: list[Control]
@@ -283,6 +285,10 @@ class Run:
     # What the session's user has said to it by interrupts, where he has.
     said: list[str] | None
     children: OpenChildren | None
+    # A stop that was asked for before the run had begun; the step it is started with; the session it is a turn of.
+    early: Control | None
+    flow: AnyStep | None
+    session: SessionKey | None
     # Of a fork: the runs that it was made of, the first one first, and where in its journal each ends.
     forked: tuple[tuple[str, int], ...]
 
@@ -302,13 +308,14 @@ class Run:
         tracer: Tracer | None,
         metrics: Metrics | None,
         trace: Trace | None,
+        attrs: Attributes,
         content: bool,
     ) -> None:
         self.run_id, self.thread_id, self.user_id, self.request_id = run_id, thread_id, user_id, request_id
         self.resources, self.runtime = resources, resources.runtime
         self.interpreter, self.kinds, self.services = interpreter, interpreter.kinds, services
         self.metadata, self.model_settings = metadata, model_settings
-        self.bus, self.attrs, self.progress, self.begun = bus, Attributes(), {}, set()
+        self.bus, self.attrs, self.progress, self.begun = bus, attrs, {}, set()
         self.tracer, self.metrics, self.trace, self.asked, self.shared = tracer, metrics, trace, None, None
         self.memory, self.journal, self.recorded_usage, self.stopped = ContextMemory(), [], [], []
         # Where the journal is stored, in a durable run.
@@ -323,8 +330,8 @@ class Run:
         # `context_turns` are those of the context it goes on with: from before and, once it is over, its own too.
         self.executed = self.replayed = self.turns = self.context_turns = self.stopping = self.alert = 0
         self.depth, self.limits = _place(resources)
-        # When the stretch of its code that runs now has begun, and what has been warned of once; see `frame`.
-        self.running_since, self.noticed = 0.0, set[str]()
+        # When the stretch of its code that runs now has begun; see `frame`.
+        self.running_since, self.noticed = 0.0, set()
         self.unpriced = self._over = self.waits = self.timed = False
         self.views, self._thread, self.content, self.in_flight = {}, get_ident(), content, set()
         # The loop that ended last, and why.
@@ -342,10 +349,7 @@ class Run:
         self.sent, self.detached, self.opening, self.forked, self.unfinished = set(), [], (), (), {}
         # Those from before this process had the run that it has looked after, their starters being done; by path.
         self.recovered_work: set[tuple[str, ...]] | None = None
-        # A stop that was asked for before the run had begun; the step it is started with; the session it is a turn of.
-        self.early: Control | None = None
-        self.flow: AnyStep | None = None
-        self.session: SessionKey | None = None
+        self.early = self.flow = self.session = None
 
     def has_deadline(self) -> None:
         """Something in the run has a limit of time: compare the clock before each body from now on."""

@@ -446,19 +446,23 @@ class Planner:
 
     Attributes:
         interpreter: What a body's call of the engine comes to.
+        run_type: What a run is made of, which is loaded with the first harness and not with the package.
+        plan_type: The same for how it begins.
         resources: What the harness lends to its runs.
         living: The registry of its runs in progress.
         access: Asked whether a run may begin.
-        services: Its services and those of plugins, the nearer first.
+        services: Its services and those of plugins.
         backend: What keeps its runs, `None` when nothing does.
         flows: Its steps by name.
     """
 
     interpreter: Interpreter
+    run_type: type[Run]
+    plan_type: type[RunPlan]
     resources: Any
     living: Living
     access: Authorizer
-    services: tuple[Mapping[type[Any], object], ...]
+    services: Services
     backend: CheckpointBackend | None
     flows: Mapping[str, AnyStep]
 
@@ -505,8 +509,6 @@ class Planner:
             ConfigError: An option is unknown or of the wrong kind.
             RunBusy: A run with this id or this context is in progress.
         """
-        from noetic_py.engine.run import RunPlan
-
         require_step(step, "run")
         check_options(options, state, ctx)
         outside = None if ctx is None else outside_of(ctx)
@@ -540,7 +542,7 @@ class Planner:
                 hint='Harness(checkpoints="sqlite:runs.db")',
             )
         self.living.add(run)
-        plan = RunPlan(
+        plan = self.plan_type(
             step,
             copy_value(input),
             scope,
@@ -654,22 +656,20 @@ class Planner:
         return run
 
     def _run(self, run_id: str, options: Mapping[str, Any], **ids: Any) -> Run:
-        from noetic_py.engine.state import Run
-
-        run = Run(
+        given = options.get("services")
+        return self.run_type(
             run_id=run_id,
             resources=self.resources,
             interpreter=self.interpreter,
-            services=Services(at_home(options.get("services") or {}, self.resources), *self.services),
+            services=Services(at_home(given, self.resources), self.services.by_type) if given else self.services,
             model_settings=options.get("model_settings") or ModelSettings(),
             bus=Bus(run_id),
             tracer=tracer(),
             metrics=metrics(),
+            attrs=Attributes(options.get("attrs")),
             content=records_content(),
             **ids,
         )
-        run.attrs = Attributes(options.get("attrs"))
-        return run
 
     def _run_storage(self, step: AnyStep, options: Mapping[str, Any]) -> RunStorage | None:
         """How the run is to be kept, when it is."""

@@ -350,7 +350,8 @@ class Living:
         self.closing: bool = False
         # How answers in flight are treated after the timeout.
         self._over: Partial | None = None
-        self._empty = anyio.Event()
+        # Set when the last run has ended, for a shutdown that waits for it.
+        self._empty: anyio.Event | None = None
         # The runs that were cancelled since the last one began: when the program ends now, it is for the same reason.
         self._cancelled: list[Interruption] = []
         # The last model views of the runs that ended last.
@@ -415,7 +416,7 @@ class Living:
             self._flows[run.run_id] = run.flow
             while len(self._flows) > _VIEWS:
                 del self._flows[next(iter(self._flows))]
-        if not self._runs:
+        if self._empty is not None and not self._runs:
             self._empty.set()
 
     def end_of(self, run_id: str) -> anyio.Event:
