@@ -708,6 +708,29 @@ async def test_a_turn_whose_session_is_lost_begins_no_further_step() -> None:
     assert done == []
 
 
+async def test_a_turn_behind_ones_own_keeps_its_session() -> None:
+    key, kept = SessionKey("ada", "trip"), anyio.Event()
+
+    class Renewing(DelegatingBackend):
+        """Says when the lease of the session is renewed."""
+
+        async def renew(self, lease: Lease, *, ttl: float) -> Lease:
+            renewed = await super().renew(lease, ttl=ttl)
+            if lease.run_id == key.stream:
+                kept.set()
+            return renewed
+
+    @step
+    async def slow(text: str, ctx: Context[Memory, Notes]) -> str:
+        await kept.wait()
+        return text
+
+    async with Harness(plugins=[], checkpoints=Renewing(InMemoryBackend()), lease=3.0) as harness:
+        session = harness.session("ada", "trip")
+        await session.run(talk, "a", state=Notes())
+        assert (await session.run(slow, "b", state=Notes())).value == "b"
+
+
 class Calls(DelegatingBackend):
     """Notes which of its methods turns call."""
 

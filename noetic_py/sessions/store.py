@@ -203,22 +203,22 @@ class SessionLease:
 
     async def heartbeat(self) -> None:
         """Keep it, until cancelled. Its loss is reported by the next step of the turn, or the next write."""
-        while True:
+        while not self._released:
             await anyio.sleep(self._ttl / 3)
-            if self._released:
-                return
-            if not self.held:
-                continue
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Renew it, while it is held; its loss ends the turn."""
+        if self._released or not self.held:
+            return
+        # It lasts for longer than one try takes.
+        with suppress(errors.CheckpointError):
             try:
                 self._lease = await self._backend.renew(self._lease, ttl=self._ttl)
             except errors.LeaseLost as error:
                 # A run that has not begun yet is notified the next time.
                 if self.run is not None and self.run.store is not None:
                     self.run.store.lose(error)
-                    return
-            except errors.CheckpointError:
-                # It lasts for longer than one try takes.
-                continue
 
     def appending(self, records: Sequence[Record], summary: bytes | None) -> Transaction:
         """What writes records at the end of the stream."""
@@ -271,6 +271,10 @@ class SessionWrite:
     _lease: SessionLease
     _conversation: session_stream.StoredConversation
     _codec: Codec
+
+    async def renew(self) -> None:
+        """Renew the lease of the session, while it is held."""
+        await self._lease.renew()
 
     def written(self, lease: Lease) -> None:
         """Take them in; the session's stream ends where the lease says."""
@@ -412,9 +416,7 @@ class SessionStore:
             ShuttingDown: The lock is closed.
         """
         patience = self.policy.wait if wait is None else wait
-        return await self._holding(await when_free(partial(self._acquire, key, new=new), patience, self.runtime), work)
-
-    async def _holding(self, lease: SessionLease, work: Callable[[SessionLease], Awaitable[T]]) -> T:
+        lease = await when_free(partial(self._acquire, key, new=new), patience, self.runtime)
         try:
             return await beside(lease.heartbeat, lambda: work(lease))
         finally:
@@ -444,12 +446,16 @@ class SessionStore:
             return None
         lease = SessionLease(self.backend, Lease(key.stream, known.fence), known.position, self.ttl, held=False)
         try:
-            return await self._holding(lease, lambda lease: work(lease, known))
+            # The run's heartbeat keeps the session too: nothing is held before the run begins, and its end is written
+            # at once.
+            return await work(lease, known)
         except (errors.RunBusy, errors.LeaseLost, errors.PositionConflict):
             if lease.held:
                 raise
             known.fence = 0
             return None
+        finally:
+            await lease.release()
 
     async def _acquire(self, key: SessionKey, *, new: bool = False) -> SessionLease:
         if new:

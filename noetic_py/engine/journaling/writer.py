@@ -77,6 +77,14 @@ class PlannedWrite(Protocol):
         ...
 
 
+class TurnWrite(PlannedWrite, Protocol):
+    """The write that begins the turn of a session, of which a run is the turn."""
+
+    async def renew(self) -> None:
+        """Renew the lease of the session, while it is held."""
+        ...
+
+
 @frozen(eq=False)
 class ClaimedRun:
     """A run that a worker has claimed, and has not read yet.
@@ -101,7 +109,8 @@ class RunStorage:
         mode: When finished steps are committed.
         source: Where its flow can be imported from, `None` when it was not given.
         again: Whether a stored run of the same id is resumed instead of refused.
-        turn: What its session writes together with its beginning, where it is a turn of one.
+        turn: What its session writes together with its beginning, where it is a turn of one. The lease of the session
+            is renewed with that of the run.
         followed: Whether the commit of its session is to store its end too.
         queued: Where a new run waits for a worker that begins it; `None` where this process does.
         claimed: The claim of the worker that goes on with it.
@@ -113,7 +122,7 @@ class RunStorage:
     mode: Durability
     source: str | None
     again: bool = False
-    turn: PlannedWrite | None = None
+    turn: TurnWrite | None = None
     followed: bool = False
     queued: Queued | None = None
     claimed: ClaimedRun | None = None
@@ -626,6 +635,8 @@ class RunWriter:
                     await self.hurried.wait()
                 await hear(look == 0)
             await self._renew()
+            if self._turn is not None:
+                await self._turn.renew()
 
     async def hold(self) -> None:
         """Make sure that the run is still this process's own, which may have slept for longer than its lease.
