@@ -36,6 +36,7 @@ OTHERS = {
     "sessions.store.SessionLease",
     "sessions.erasure.Erasure",
     "sessions.store.SessionStore",
+    "sessions.store.SessionWrite",
     "sessions.turn.Turn",
 }
 
