@@ -5,7 +5,8 @@
 
 A user talks with an agent that calls tools, in a session with no, five or eight memory layers and a window of 8,000 or
 32,000 tokens. The cached share is the longest common beginning of each request and the one before, in tokens, of all
-tokens sent. A late turn is compared with an early one by the calls of functions that it makes.
+tokens sent. A late turn is compared with an early one by the calls of functions that it makes, and with eight layers by
+its CPU time too: an old and a young session take turns, since a machine is not always as fast.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import json
 import sys
 from random import Random
+from statistics import median
+from time import process_time
 from types import FrameType
 
 import anyio
@@ -39,6 +42,8 @@ WINDOWS = (8_000, 32_000)
 WORDS = ("harbour", "tide", "pilot", "chart", "anchor", "buoy", "lantern", "mast", "rope", "keel", "compass", "storm")
 SAMPLED = 5
 """How many turns are compared, from the tenth on and at the end."""
+PAIRS = 30
+"""How many are compared by their CPU time."""
 
 
 def say(seed: str, count: int) -> str:
@@ -140,6 +145,35 @@ def repeated(before: ModelRequest, now: ModelRequest) -> int:
     return tokens
 
 
+def agent(model: ScriptedModel) -> AnyStep:
+    """Asks, and calls tools until nothing is left to call."""
+    asking = call_model(model, instructions="You are a pilot. " + say("pilot", 40), tools=[lookup])
+    return loop(asking, until=until.no_tool_calls())
+
+
+def question(turn: int) -> str:
+    """What the user says in a turn."""
+    return f"Turn {turn} {say(str(turn), 8 + turn % 2 * 22)}"
+
+
+async def cpu(memory: Memory, window: int, turns: int) -> tuple[float, float]:
+    """The CPU time of turns around the tenth and of the last ones, in ms: the medians."""
+    begins = (min(5, turns - PAIRS), turns - PAIRS)
+    flows = [agent(Windowed(window, begin + PAIRS)) for begin in begins]
+    taken: tuple[list[float], list[float]] = [], []
+    async with Harness(memory=memory, plugins=()) as harness:
+        sessions = [harness.session(user, "t") for user in ("bob", "ada")]
+        for flow, session, begin in zip(flows, sessions, begins, strict=True):
+            for turn in range(begin):
+                await session.run(flow, question(turn))
+        for pair in range(PAIRS):
+            for flow, session, begin, times in zip(flows, sessions, begins, taken, strict=True):
+                began = process_time()
+                await session.run(flow, question(begin + pair))
+                times.append((process_time() - began) * 1000)
+    return median(taken[0]), median(taken[1])
+
+
 async def measure(memory: Memory | None, window: int, turns: int) -> Measured:
     """A session of so many turns."""
     calls = [0]
@@ -148,15 +182,14 @@ async def measure(memory: Memory | None, window: int, turns: int) -> Measured:
         calls[-1] += event == "call"
 
     model, early, late = Windowed(window, turns), 0, 0
-    asking = call_model(model, instructions="You are a pilot. " + say("pilot", 40), tools=[lookup])
-    flow: AnyStep = loop(asking, until=until.no_tool_calls())
+    flow = agent(model)
     async with Harness(memory=memory, plugins=()) as harness:
         session = harness.session("ada", "t")
         for turn in range(turns):
             sampled = 10 <= turn < 10 + SAMPLED or turn >= turns - SAMPLED
             sys.setprofile(note if sampled else None)
             try:
-                await session.run(flow, f"Turn {turn} {say(str(turn), 8 + turn % 2 * 22)}")
+                await session.run(flow, question(turn))
             finally:
                 sys.setprofile(None)
             early, late = early + calls[0] * (turn < turns - SAMPLED), late + calls[0] * (turn >= turns - SAMPLED)
@@ -174,6 +207,10 @@ async def main(turns: int) -> None:
             measured = await measure(memory, window, turns)
             sys.stdout.write(f"{window:>6} tokens, {name:<9} {measured.line}\n")
             sys.stdout.flush()
+        early, late = await cpu(eight(window), window, turns)
+        sys.stdout.write(
+            f"{window:>6} tokens, eight     {early:.1f} ms of CPU for an early turn, {late:.1f} for a late one\n"
+        )
 
 
 if __name__ == "__main__":

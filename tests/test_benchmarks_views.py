@@ -21,3 +21,10 @@ async def test_a_long_session_uses_the_cache_and_costs_the_same(layers: str) -> 
     assert measured.share >= SHARES[layers]
     # The sampled turns are few, and one may do more than another.
     assert measured.growth <= 1.3
+
+
+async def test_the_cpu_time_of_early_and_late_turns_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "PAIRS", 2)
+    early, late = await views.cpu(views.Five(), 8_000, 8)
+    assert early > 0
+    assert late > 0

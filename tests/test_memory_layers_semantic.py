@@ -146,6 +146,23 @@ async def test_what_the_model_sees_anyway_is_not_recalled() -> None:
         assert "Tell me about the tide." in recalled(model.requests[2])
 
 
+async def test_what_is_nearest_besides_the_newest_is_found_however_many_these_are() -> None:
+    layer = TopicEmbedder()
+
+    class Mem(Memory):
+        past: SemanticRecall = SemanticRecall(embedder=layer, top=1, skip_newest=20)
+
+    texts = ["The tide and the harbour.", *["The tide, the tide."] * 20]
+    model = ScriptedModel(*[f"Tide {number}." for number in range(21)])
+    async with Harness(memory=Mem()) as harness:
+        session = harness.session("ada", "t")
+        for number, text in enumerate(texts):
+            await session.run(call_model(model), f"{text} {number}")
+    # Every newer message is nearer.
+    assert "The tide and the harbour. 0" in recalled(model.requests[10])
+    assert "The tide, the tide. 1" in recalled(model.requests[11])
+
+
 async def test_from_code_in_a_run() -> None:
     class Mem(Memory):
         past: SemanticRecall = SemanticRecall(embedder=TopicEmbedder())

@@ -32,6 +32,9 @@ from noetic_py import (
     until,
 )
 from noetic_py.checkpoints import CheckpointBackend, SqliteBackend
+from noetic_py.core.codec import Codec
+from noetic_py.core.items import InputText
+from noetic_py.journal.session_stream import StoredConversation, ended
 from noetic_py.memory import Scope, ToolGroup, ToolGroups, WorkingMemory, function
 from noetic_py.sessions.export import LayerData, SessionData, StateData
 from noetic_py.testing import ScriptedModel
@@ -459,3 +462,20 @@ async def test_a_session_that_is_written_all_the_time_is_told() -> None:
             await session.dump()
         backend.writes = None
         assert len((await session.dump()).items) == 1 + times
+
+
+def test_a_process_goes_on_with_the_items_that_it_has_written() -> None:
+    """As far as nothing can change them: what it has counted of them it need not count again."""
+    marks: dict[str, Any] = {"marks": [1]}
+    written = [Message.user("hi"), Message(role="user", content=(InputText(text="look", extra=marks),))]
+    record = ended("run", "completed", written, {}, Codec())
+    here, elsewhere = StoredConversation(), StoredConversation()
+    here.advance([record], Codec(), written)
+    elsewhere.advance([record], Codec())
+    assert here.log[0] is written[0]
+    marks["marks"].append(2)
+    assert [*here.log] == [*elsewhere.log] != written
+    # It is what was stored that counts.
+    other = StoredConversation()
+    other.advance([record], Codec(), [Message.user("ho"), written[1]])
+    assert [*other.log] == [*elsewhere.log]

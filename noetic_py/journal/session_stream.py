@@ -15,7 +15,7 @@ from attrs import define, evolve, field, frozen
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.structure import dump, parse
 from noetic_py.core.control import RunStatus
-from noetic_py.core.items import Item
+from noetic_py.core.items import ContentPart, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from noetic_py.core.log import ItemLog, Origin
 from noetic_py.errors import CodecError, LogError
 from noetic_py.journal import patches, values
@@ -110,15 +110,20 @@ class StoredConversation:
     shown: Any = None
     fence: int = 0
 
-    def advance(self, records: Iterable[Record], codec: Codec) -> None:
+    def advance(self, records: Iterable[Record], codec: Codec, written: Sequence[Item] = ()) -> None:
         """Take in records that follow, up to the first that cannot be read.
+
+        Args:
+            records: The records.
+            codec: What reads the items.
+            written: The items that this process has written with them.
 
         Raises:
             CodecError: One of them cannot be read; the message says which.
         """
         for record in records:
             try:
-                self._take(record, codec)
+                self._take(record, codec, written)
             except (CodecError, LogError, LookupError, TypeError, ValueError, AttributeError) as error:
                 where = f"record {self.position + 1} of the session"
                 raise CodecError(
@@ -126,7 +131,7 @@ class StoredConversation:
                 ) from error
             self.position += 1
 
-    def _take(self, record: Record, codec: Codec) -> None:
+    def _take(self, record: Record, codec: Codec, written: Sequence[Item]) -> None:
         """Take in one record: what can fail comes first, so that one that cannot be read changes nothing."""
         fields = parse(record.payload, _MAX_BYTES, "record size")
         if record.kind == _STARTED:
@@ -136,7 +141,7 @@ class StoredConversation:
             self.open, self.shut = begun, None
             self.turns += 1
         elif record.kind == _ENDED:
-            self._end(fields, values.read_items(fields.get("i"), codec))
+            self._end(fields, _as_written(values.read_items(fields.get("i"), codec), written))
         elif record.kind == _EDITED:
             log = ItemLog()
             log.put(values.read_items(fields.get("i"), codec), values.read_origins(fields.get("o")))
@@ -190,6 +195,36 @@ class StoredConversation:
         if status == "suspended" or (status != "completed" and (delivered or before is not None)):
             written = 0 if before is None or "back" in fields else before[0]
             self.unfinished[run] = (written + own, self.position + 1, status)
+
+
+def _as_written(read: Sequence[Item], written: Sequence[Item]) -> Sequence[Item]:
+    """The items that were read, as the objects that were written where these are equal and cannot change.
+
+    What layers and views have counted of the same objects is not counted again.
+    """
+    if len(read) != len(written):
+        return read
+    return [
+        mine if type(mine) is type(each) and mine == each and _is_fixed(mine) else each
+        for each, mine in zip(read, written, strict=True)
+    ]
+
+
+def _is_fixed(item: Item) -> bool:
+    """Whether an item holds texts alone: `extra`, and items of other classes, can hold what code changes later."""
+    parts: Sequence[ContentPart] = ()
+    match item:
+        case Message(content=content):
+            parts = content
+        case Reasoning(content=content, summary=summary):
+            parts = (*content, *summary)
+        case FunctionCallOutput(output=tuple(content)):
+            parts = content
+        case FunctionCall() | FunctionCallOutput():
+            pass
+        case _:
+            return False
+    return item.extra is None and all(part.extra is None for part in parts)
 
 
 def _alike(one: ItemLog, other: ItemLog) -> int:

@@ -145,10 +145,11 @@ class HistoryListing:
 
     def items(self, history: Sequence[Item]) -> list[Item]:
         """The list."""
-        made: list[Item] = []
+        # A slice of a list costs less than one of a view, and there can be many.
+        made, every = list[Item](), [*history]
         for entry in self.entries:
-            made += history[entry[0] : entry[1]] if isinstance(entry, tuple) else [entry]
-        return [*made, *history[self.start :]]
+            made += every[entry[0] : entry[1]] if isinstance(entry, tuple) else [entry]
+        return made + every[self.start :]
 
 
 def listing_of(items: Sequence[Item], history: Sequence[Item], before: HistoryListing | None) -> HistoryListing:

@@ -271,6 +271,7 @@ class SessionWrite:
     _lease: SessionLease
     _conversation: session_stream.StoredConversation
     _codec: Codec
+    _items: Sequence[Item] = ()
 
     async def renew(self) -> None:
         """Renew the lease of the session, while it is held."""
@@ -282,7 +283,7 @@ class SessionWrite:
         position, conversation, records = self._lease.position, self._conversation, self.transaction.records
         conversation.noted, conversation.fence = True, lease.fence
         # A reader may have taken in some of it meanwhile.
-        conversation.advance(records[len(records) - (position - conversation.position) :], self._codec)
+        conversation.advance(records[len(records) - (position - conversation.position) :], self._codec, self._items)
 
 
 @frozen(eq=False)
@@ -694,7 +695,7 @@ class SessionStore:
             branch=made.branch, said=made.said, cut=made.cut, back=made.back, took=took,
             view=changed,
         )  # fmt: skip
-        await self.write(lease, key, conversation, [record], codec, last=last)
+        await self.write(lease, key, conversation, [record], codec, items=made.items, last=last)
         conversation.shown = (conversation.view, seen, made.counted if alone else None)
         await self.queue.ack(key, messages)
 
@@ -713,10 +714,11 @@ class SessionStore:
         records: Sequence[Record],
         codec: Codec,
         *,
+        items: Sequence[Item] = (),
         last: bool = False,
     ) -> None:
         """Write at the end of a session, and take it in; the `last` write gives the lease up with it."""
-        await lease.commit(await self.planned(lease, key, conversation, records, codec), last=last)
+        await lease.commit(await self.planned(lease, key, conversation, records, codec, items), last=last)
         self.keep(key, conversation)
 
     async def planned(
@@ -726,6 +728,7 @@ class SessionStore:
         conversation: session_stream.StoredConversation,
         records: Sequence[Record],
         codec: Codec,
+        items: Sequence[Item] = (),
     ) -> SessionWrite:
         """What writes at the end of a session."""
         summary = None
@@ -733,7 +736,7 @@ class SessionStore:
             summary = dump({"session": list(key.parts), "from": conversation.position})
             # Before the first record, so that no session is in no list.
             await self.backend.put(index_of(key.app, key.user), key.session, b"{}")
-        return SessionWrite(lease.appending(records, summary), lease, conversation, codec)
+        return SessionWrite(lease.appending(records, summary), lease, conversation, codec, items)
 
 
 async def sessions_of(backend: CheckpointBackend, user: str) -> Sequence[SessionKey]:

@@ -127,16 +127,34 @@ def _encode_text(value: object) -> str:
     return _encoder.encode(value) if _encode_parts is None else "".join(_encode_parts(value, 0))
 
 
-def dump(value: object) -> bytes:
-    """Compact JSON in UTF-8."""
+def dump(value: object, texts: dict[int, str] | None = None) -> bytes:
+    """Compact JSON in UTF-8.
+
+    Args:
+        value: Dicts, lists and what JSON has besides.
+        texts: The texts of parts of a dict or a list by their ids, of objects that are still there; those of this value
+            take their place.
+    """
     try:
-        return _encode_text(value).encode()
+        return (_encode_text(value) if texts is None else _joined_text(value, texts)).encode()
     except UnicodeEncodeError:
         return _dump_surrogates(value)
     except RecursionError:
         raise LimitExceeded("nesting", MAX_NESTING) from None
     except (ValueError, TypeError) as error:
         raise CodecError(f"not to be written as JSON: {error}") from None
+
+
+def _joined_text(value: object, texts: dict[int, str]) -> str:
+    """The text of a dict or a list, of which only the parts are encoded whose text is not known."""
+    parts: Iterable[Any] = value.values() if is_dict(value) else value if is_list(value) else ()
+    known = {id(part): texts.get(id(part)) or _encode_text(part) for part in parts}
+    texts.clear()
+    texts.update(known)
+    if is_dict(value):
+        key = json.encoder.encode_basestring
+        return f"{{{','.join([f'{key(name)}:{known[id(part)]}' for name, part in value.items()])}}}"
+    return f"[{','.join([known[id(part)] for part in parts])}]" if is_list(value) else _encode_text(value)
 
 
 def digest_of(data: bytes) -> str:

@@ -59,8 +59,8 @@ class StateCodec:
         self._codec = codec
         self._kind = kind
         self._known = _NOTHING
-        # A tree and its bytes: a digest of these is stored beside them.
-        self._form: tuple[object, bytes] = (None, b"null")
+        # A tree, its bytes and the texts of its parts: a digest of the bytes is stored beside them.
+        self._form: tuple[object, bytes, dict[int, str]] = (None, b"null", {})
         # The bytes that were stored or read last, their writer, and their state.
         self._stored: tuple[bytes, str, _EncodedState] | None = None
         self.max_bytes = codec.max_bytes
@@ -117,14 +117,16 @@ class StateCodec:
     def _form_of(self, tree: object) -> bytes:
         form = self._form
         if form[0] is not tree:
-            form = self._form = (tree, dump(tree))
+            # Its own texts, since another thread may go on from the same.
+            texts = form[2].copy()
+            form = self._form = (tree, dump(tree, texts), texts)
         return form[1]
 
     def _keep(self, data: bytes, written: str, known: _EncodedState) -> None:
         if known.value is not None and len(data) <= _LARGEST:
             self._stored = (data, written, known)
         else:
-            self._stored, self._known, self._form = None, _NOTHING, (None, b"null")
+            self._stored, self._known, self._form = None, _NOTHING, (None, b"null", {})
 
     def _checked(self, data: bytes) -> bytes:
         if len(data) > self.max_bytes:

@@ -116,7 +116,7 @@ class Episodic(MemoryLayer[dict[str, Episode]]):
         """The episodes that belong to a question, the newest first, as many as there is room for."""
         kept, wanted = self._kept, _words(query)
         newest = _newest_first(kept)
-        shared = {key: len(wanted & _words(f"{kept[key].asked} {kept[key].outcome}")) for key in newest}
+        shared = {key: len(wanted & _words_of(each.asked, each.outcome)) for key, each in kept.items()}
         rest = newest[self.recent :]
         ranked = newest[: self.recent] + sorted(filter(shared.__getitem__, rest), key=shared.__getitem__, reverse=True)
         chosen = set(ranked[: self.max_recalled])
@@ -163,8 +163,12 @@ def _newest_first(episodes: Mapping[str, Episode]) -> list[str]:
 
 
 @lru_cache(maxsize=4_096)
+def _words_of(asked: str, outcome: str) -> frozenset[str]:
+    """The words of an episode, which are found once, and not at each recall; texts know their hash."""
+    return _words(asked) | _words(outcome)
+
+
 def _words(text: str) -> frozenset[str]:
-    """The words of a text: those of an episode are found once, and not at each recall."""
     return frozenset(word for word in _WORD.findall(text.casefold()) if len(word) >= _SHORT)
 
 

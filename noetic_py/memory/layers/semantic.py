@@ -41,6 +41,7 @@ _MOST_QUERIES: Final = 32
 _MOST_FOUND: Final = 50
 _MOST_WARNED: Final = 1_000
 _BATCH: Final = 256
+_SOME: Final = 4
 _HEAD: Final = "From earlier conversation:"
 
 
@@ -316,20 +317,30 @@ class SemanticRecall(MemoryLayer[Remembered]):
         if not query.strip():
             return ""
         await self._warn_of_others()
-        here = self.ctx.thread_id
         newest = {item.id for item in _last(self.ctx.items, self.skip_newest)}
-        found = await self._search(query, self.top + 4 * len(newest))
-        left = budget - COUNTER.count_text(_HEAD + "\n").value
+        most = self.top + 4 * len(newest)
+        chosen: Sequence[tuple[int, str]] = []
+        # Mostly a few of the nearest are of the newest items or have no room; to be given all takes longer.
+        for limit in sorted({min(_SOME * self.top, most), most}):
+            found = await self._search(query, limit)
+            chosen = self._fitting([each for each in found if each.item not in newest], budget)
+            if len(chosen) == self.top or len(found) < limit:
+                break
+        return "\n".join([_HEAD, *(line for _, line in sorted(chosen))]) if chosen else ""
+
+    def _fitting(self, found: Sequence[Found], budget: int) -> Sequence[tuple[int, str]]:
+        """The lines of the nearest that the budget has room for, with their numbers."""
+        here, left = self.ctx.thread_id, budget - COUNTER.count_text(_HEAD + "\n").value
         chosen: list[tuple[int, str]] = []
         for passage in found:
-            if passage.item in newest or len(chosen) == self.top:
-                continue
+            if len(chosen) == self.top:
+                break
             line = f"[{_about(passage, here)}] {passage.text}"
             takes = COUNTER.count_text(line + "\n").value
             if takes <= left:
                 left -= takes
                 chosen.append((passage.number, line))
-        return "\n".join([_HEAD, *(line for _, line in sorted(chosen))]) if chosen else ""
+        return chosen
 
     async def store(self, response: ModelResponse) -> None:
         """Keep what was said since the last time."""
