@@ -13,6 +13,7 @@ import weakref
 from abc import ABC, abstractmethod
 from base64 import b64decode
 from collections.abc import Callable, Mapping
+from functools import cached_property, lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, runtime_checkable
@@ -96,6 +97,11 @@ class TextCounter(ABC):
     def count_text(self, text: str, /) -> TokenCount:
         """The tokens of a text on its own."""
 
+    @cached_property
+    def _source(self) -> TokenSource:
+        """How it counts text."""
+        return self.count_text("").source
+
     def count_item(self, item: items.Item, /) -> TokenCount:
         """The tokens an item takes in a request, with what frames it.
 
@@ -130,7 +136,7 @@ class TextCounter(ABC):
                 return _guess(self.count_text(json.dumps(item.data, ensure_ascii=False)))
 
     def _parts(self, parts: tuple[items.ContentPart, ...], frame: int) -> TokenCount:
-        total = TokenCount(frame, self.count_text("").source)
+        total = TokenCount(frame, self._source)
         for part in parts:
             total += self._part(part)
         return total
@@ -332,6 +338,13 @@ def counter_for(model: str, /) -> TokenCounter:
 
     Counters are shared, so what one run has counted another one knows.
     """
+    encoding = _encoding_of(model)
+    return _ESTIMATED if encoding is None else counter_of_encoding(encoding)
+
+
+@lru_cache(maxsize=256)
+def _encoding_of(model: str) -> str | None:
+    """The encoding of a model that there are ranks for; tiktoken compares the name with each that it knows."""
     from tiktoken.model import encoding_name_for_model
 
     # A provider stands in front, and a gateway's name may hold a vendor: "openrouter:openai/gpt-4o".
@@ -344,8 +357,8 @@ def counter_for(model: str, /) -> TokenCounter:
         # The open-weights models have more special tokens and the same ranks.
         encoding = "o200k_base" if encoding == "o200k_harmony" else encoding
         if encoding in _ENCODINGS:
-            return counter_of_encoding(encoding)
-    return _ESTIMATED
+            return encoding
+    return None
 
 
 def counter_of_encoding(encoding: str, /) -> TokenCounter:

@@ -205,8 +205,18 @@ def _decorated(fn: object, *, name: str | None, description: str | None, model: 
     return call
 
 
-def functions_of(layer: type[object]) -> dict[str, LayerFunction]:
+_FUNCTIONS: dict[type[object], Mapping[str, LayerFunction]] = {}
+
+
+def functions_of(layer: type[object]) -> Mapping[str, LayerFunction]:
     """The functions of a layer's class, by the name of the method."""
+    known = _FUNCTIONS.get(layer)
+    if known is None:
+        known = _FUNCTIONS[layer] = _found_in(layer)
+    return known
+
+
+def _found_in(layer: type[object]) -> Mapping[str, LayerFunction]:
     found: dict[str, LayerFunction] = {}
     for base in reversed(layer.__mro__):
         for name, value in vars(base).items():
