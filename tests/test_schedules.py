@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -24,6 +25,7 @@ from noetic_py.checkpoints.files import FileBackend
 from noetic_py.context.step import AnyStep
 from noetic_py.schedules import Schedule, Scheduler
 from noetic_py.testing import VirtualRuntime
+from tests.servers.races import race_for_times
 
 pytestmark = pytest.mark.anyio
 
@@ -260,6 +262,10 @@ async def test_many_workers_begin_each_run_once() -> None:
         expected = [f"ours@{BEGIN + n * MINUTE:%Y-%m-%dT%H:%M:%SZ}" for n in range(1, 30)]
         assert await runs_of(harness) == expected
         assert {each.position for each in await harness.runs.list(limit=None)} == {1}
+
+
+async def test_processes_race_for_the_times_of_a_schedule(tmp_path: Path) -> None:
+    await race_for_times(str(tmp_path / "runs.db"))
 
 
 async def test_workers_with_another_definition_do_not_disturb_each_other() -> None:

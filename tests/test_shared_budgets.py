@@ -44,7 +44,7 @@ from noetic_py.journal.fields import summary_fields
 from noetic_py.models import LimitedModel
 from noetic_py.testing import FaultyBackend, ScriptedModel, VirtualRuntime
 from tests.properties.checks import examples
-from tests.servers.budget_race import race
+from tests.servers.races import race
 
 pytestmark = pytest.mark.anyio
 
