@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import anyio
 import pytest
+from attrs import define
 
 from noetic_py import (
     Budget,
@@ -22,6 +24,7 @@ from noetic_py import (
     errors,
     loop,
     sequence,
+    settle,
     spawn,
     step,
     tool,
@@ -30,7 +33,7 @@ from noetic_py import (
 from noetic_py.context.detached import DetachedRun
 from noetic_py.core.control import AnyResult
 from noetic_py.journal.records import RunEnded
-from noetic_py.testing import ScriptedModel
+from noetic_py.testing import FaultyBackend, ScriptedModel
 
 pytestmark = pytest.mark.anyio
 
@@ -361,3 +364,64 @@ async def test_so_they_do_where_the_wrap_up_was_asked_for() -> None:
         result = await handle.result()
     assert (result.value, shown) == ("summed up", [closed(result.items)])
     assert shown == [["Not finished: completed: closing time"]]
+
+
+# -- processes that die
+
+
+@define
+class Asked:
+    times: int = 0
+
+
+def spending(where: str, model: ScriptedModel) -> tuple[Any, Budget]:
+    """A flow that asks until a budget of its own or of the run is spent; two dollars are left for its wrap-up."""
+    asks = call_model(model, id="asks").bind("go")
+    limit = Budget(cost=6, wrap_up=sequence(asks, asks, id="asks_again"), reserve=Budget(cost=2))
+
+    @step
+    async def body(_: object, ctx: Context[Memory, Asked]) -> None:
+        while True:
+            ctx.state.times += 1
+            await asks(None, ctx)
+
+    flow = body if where in ("body", "run") else sequence(*[asks] * 9, id="work")
+    if where == "run":
+        return flow, limit
+    inside = spawn(flow, budget=limit) if where == "spawn" else flow.with_options(budget=limit)
+    return settle([inside, inside]), Budget(cost=8)
+
+
+@pytest.mark.parametrize("where", ["run", "body", "step", "spawn"])
+async def test_a_budget_holds_whatever_calls_of_a_wrap_up_died_with_their_process(where: str) -> None:
+    deaths, more, at, died = [0, 0], 0, 0, True
+    while died:
+        at, died = at + 1, False
+        for again in range(3):
+            model = ScriptedModel(*["yes"] * 40, cost=1)
+            flow, budget = spending(where, model)
+            async with InMemoryBackend() as inner:
+                backend = FaultyBackend(inner, dies_at=at, when="after")
+                with backend.outlived():
+                    async with Harness(checkpoints=backend) as harness:
+                        await harness.run(flow, None, state=Asked(), run_id="r", budget=budget, on_error="result")
+                died = died or backend.dead
+                deaths[0] += backend.dead
+                backend.revive(dies_at=again or None, when="after")
+                with backend.outlived():
+                    async with Harness(checkpoints=backend) as harness:
+                        await harness.resume("r", flow, state_type=Asked, budget=budget, on_error="result")
+                deaths[1] += backend.dead
+                backend.revive()
+                async with Harness(checkpoints=backend) as harness:
+                    result = await harness.resume("r", flow, state_type=Asked, budget=budget, on_error="result")
+                    assert budget.limits["cost"] >= (result.cost or 0) >= len(model.requests), (at, again)
+                    if where == "run" and result.status != "completed":
+                        # The flow goes on, and the reserve of its next wrap-up is whole.
+                        raised = Budget(cost=10, wrap_up=budget.wrap_up, reserve=Budget(cost=2))
+                        last = await harness.resume("r", flow, state_type=Asked, budget=raised)
+                        assert last.value == "yes", (at, again)
+                        assert last.cost == Decimal(10), (at, again)
+                        more += 1
+    assert min(deaths) > 10
+    assert more > 0 or where != "run"

@@ -442,8 +442,7 @@ def open_wrap_up(
     run = frame.x.run
     run.unfinished = dict.fromkeys(frame.log.open_calls, why) | run.unfinished
     wrap_up = frame.wrap_up = frame.lease = lease.open_wrap_up(run.runtime.monotonic())
-    if frame.node is not None and ("wrap_up" in frame.node.children or "wrap_up" in frame.node.failed):
-        # Without these an earlier wrap-up is discarded.
+    if run.recorded_usage:
         ledger.recover_wrap_up(run, wrap_up, frame.at)
     run.journal.append(Decision(frame.at, "wrap_up", () if error is None else error.path))
     return wrap_up, lambda: execute(step, None, frame, "wrap_up")

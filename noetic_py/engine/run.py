@@ -321,12 +321,13 @@ def _is_over(run: Run) -> bool:
 
 def _discard_wrap_up(root: Frame, *, again: bool) -> None:
     """Discard the wrap-up of an earlier process if a step has finished after it, or if none follows this time."""
-    run, node = root.x.run, root.node
+    run, node, path = root.x.run, root.node, (*root.at, "wrap_up")
     if node is None or "wrap_up" not in node.children or _is_over(run) or (again and not _has_gone_on(run.journal)):
         return
     node.drop("wrap_up")
     node.failed.pop("wrap_up", None)
-    discarded(run, (*root.at, "wrap_up"))
+    discarded(run, path)
+    run.recorded_usage = [each.discarded_with(path) for each in run.recorded_usage]
 
 
 def _has_gone_on(journal: Sequence[JournalRecord]) -> bool:

@@ -543,6 +543,12 @@ class RecordedUsage:
     discarded: int | None = None
     sure: bool = True
 
+    def discarded_with(self, path: tuple[str, ...]) -> RecordedUsage:
+        """The same after a step was tried again or discarded, if it is below that: steps there have new budgets."""
+        if self.path[: len(path)] != path or (self.discarded is not None and self.discarded <= len(path)):
+            return self
+        return evolve(self, discarded=len(path))
+
 
 class Execution:
     """One execution: the run itself, or the child of a spawn. It is the engine that its contexts talk to."""

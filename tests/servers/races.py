@@ -217,7 +217,8 @@ async def race_for_times(place: str) -> None:
     assert len(runs) <= outcome.said["taken"] + outcome.kills
 
 
-async def _main(what: str, *given: str) -> None:
+async def _main(*arguments: str) -> None:
+    what, *given = arguments
     if what == "spend":
         place, number, races, limit, waits = given
         await _spend(place, number, int(races), int(limit))

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
@@ -446,38 +445,44 @@ def iterations_in(records: Sequence[JournalRecord], kinds: Kinds, loop: Path | N
 
 def recorded_usage(records: Sequence[JournalRecord], kinds: Kinds, steps: Begun) -> list[RecordedUsage]:
     """The usage of every attempt (finished, failed, stopped, discarded), each once; `steps` counts them."""
-    begun: dict[Path, list[CallStarted]] = {}
+    # The places of the calls whose outcome is not known.
+    begun: dict[Path, list[int]] = {}
+    answered: set[int] = set()
     named = (StepOpened, StepFinished, AttemptFailed, StepStopped)
     spawns = {record.path for record in records if isinstance(record, named) and kinds[record.kind].execution}
     found: list[RecordedUsage] = []
     for record in records:
         counted = steps.read(record)
         if isinstance(record, CallStarted):
-            begun.setdefault(record.path, []).append(record)
+            begun.setdefault(record.path, []).append(len(found))
+            found.append(_open_call(record, spawns))
         elif isinstance(record, (Folded, Decision)):
             found += _of_others(record)
             found += [RecordedUsage(path, _NOTHING, 1, None, _execution(path, spawns)) for path in counted]
         elif isinstance(record, (StepFinished, AttemptFailed, StepStopped)):
             if record.calls and record.path in begun:
                 # Its own are the last ones; those before were in flight when an earlier owner died.
+                answered.update(begun[record.path][-record.calls :])
                 del begun[record.path][-record.calls :]
             used = Usage(record.usage or NO_USAGE, record.cost, record.calls)
             usage = RecordedUsage(record.path, used, len(counted), record.tool, _execution(record.path, spawns))
             if usage.steps or usage.tool or used != _NOTHING:
                 found.append(usage)
             if isinstance(record, AttemptFailed) and not record.final:
-                found = [_tried_again(each, record.path) for each in found]
+                found = [each.discarded_with(record.path) for each in found]
         elif isinstance(record, ResultDiscarded) and record.path[-1] == "wrap_up":
             # Another wrap-up has the whole reserve.
-            found = [_tried_again(each, record.path) for each in found]
+            found = [each.discarded_with(record.path) for each in found]
         else:
             found += [RecordedUsage(path, _NOTHING, 1, None, _execution(path, spawns)) for path in counted]
-    for call in chain.from_iterable(begun.values()):
-        # It is not known whether the provider has charged it: its whole reservation counts as spent.
-        tokens = TokenUsage(call.reserved_tokens - call.reserved_output, call.reserved_output)
-        most = Usage(tokens, call.reserved_cost, 1)
-        found.append(RecordedUsage(call.path, most, 0, None, _execution(call.path, spawns), sure=False))
-    return found
+    return [each for place, each in enumerate(found) if place not in answered]
+
+
+def _open_call(call: CallStarted, spawns: set[Path]) -> RecordedUsage:
+    """A call of which it is not known whether the provider has charged it: its whole reservation counts as spent."""
+    tokens = TokenUsage(call.reserved_tokens - call.reserved_output, call.reserved_output)
+    most = Usage(tokens, call.reserved_cost, 1)
+    return RecordedUsage(call.path, most, 0, None, _execution(call.path, spawns), sure=False)
 
 
 def _of_others(record: Folded | Decision) -> list[RecordedUsage]:
@@ -492,13 +497,6 @@ def _of_others(record: Folded | Decision) -> list[RecordedUsage]:
     used = Usage(values.read_usage(value["usage"]) or NO_USAGE, None if cost is None else Decimal(cost), value["calls"])
     tools = [RecordedUsage(path, _NOTHING, 0, tool, record.path) for tool in value["tools"]]
     return [RecordedUsage(path, used, value["steps"], None, record.path), *tools]
-
-
-def _tried_again(usage: RecordedUsage, path: Path) -> RecordedUsage:
-    """Note that a step around an attempt is tried again, which gives the steps below it new budgets."""
-    if usage.path[: len(path)] != path or (usage.discarded is not None and usage.discarded <= len(path)):
-        return usage
-    return evolve(usage, discarded=len(path))
 
 
 def _execution(path: Path, spawns: set[Path]) -> Path:
