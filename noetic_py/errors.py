@@ -214,6 +214,8 @@ class NoeticError(Exception):
     # Where the state, and the states of layers by scope, stood when the failure passed what could have caught
     # it: a note of the engine for itself.
     left: tuple[object, Any, Any] | None = None
+    # Likewise how the model saw the conversation last, by scope; only in a run that is not stored.
+    views: dict[Any, object] | None = None
 
     def __init__(self, message: str = "", *, path: tuple[str, ...] = (), hint: str | None = None) -> None:
         message = redact(message)
@@ -233,7 +235,7 @@ class NoeticError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Keyword-only parameters and a result that belongs to its process: the default way fails on both.
-        kept = {name: value for name, value in self.__dict__.items() if name not in ("result", "left")}
+        kept = {name: value for name, value in self.__dict__.items() if name not in ("result", "left", "views")}
         return _rebuild, (type(self), self.args, kept)
 
     def _repr_html_(self) -> str:

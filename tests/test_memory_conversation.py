@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -25,7 +26,7 @@ from noetic_py.core.items import FunctionCallOutput, Item
 from noetic_py.core.tokens import EstimatedCounter
 from noetic_py.core.values import is_dict
 from noetic_py.core.view import View
-from noetic_py.errors import LimitExceeded
+from noetic_py.errors import LimitExceeded, ModelUnavailable
 from noetic_py.memory import (
     Compaction,
     HistoryWindow,
@@ -377,6 +378,77 @@ async def test_a_step_that_is_tried_again_asks_as_if_it_had_not_failed() -> None
         view = harness.explain_view(result.run_id)
     assert requests_of(model)[1] == requests_of(model)[2]
     assert view.epoch == 1
+
+
+def _answering(request: ModelRequest, *, down: bool) -> str | Sequence[FunctionCall]:
+    """Another tool call in each turn; `down`: the model fails behind it where the user says `fail`."""
+    asked = [place for place, item in enumerate(request.items) if isinstance(item, Message) and item.role == "user"]
+    said, since = str(request.items[asked[-1]]), request.items[asked[-1] :]
+    rounds = sum(isinstance(item, FunctionCall) and item.name == "lookup" for item in since)
+    if rounds == 1:
+        return [FunctionCall(name="lookup", arguments='{"place": "Dover"}')]
+    if rounds > 1 and "fail" in said and down:
+        raise ModelUnavailable("down", model="m")
+    return answer(request)
+
+
+def _failing(kind: str) -> tuple[AnyStep, ScriptedModel]:
+    """A flow that fails behind answered requests where the user says `fail`, and its model."""
+    from noetic_py import Context, Retry, parallel, step
+
+    model = ScriptedModel(*[partial(_answering, down=kind in ("model", "handled"))] * 60)
+    asks = agent(model)
+
+    def fails(ctx: Context) -> bool:
+        return "fail" in [item.text for item in ctx.items if isinstance(item, Message) and item.role == "user"][-1]
+
+    @step
+    async def breaks(said: str, ctx: Context) -> str:
+        if fails(ctx):
+            raise ValueError("broken")
+        return said
+
+    @step
+    async def again(said: str, ctx: Context) -> str:
+        return f"Turn 6 again{' fail' * fails(ctx)}"
+
+    @step(retry=Retry(attempts=2, initial=0.0))
+    async def tries(said: str, ctx: Context) -> str:
+        await asks(said, ctx)
+        return await breaks(said, ctx)
+
+    @step
+    async def handles(said: str, ctx: Context) -> str:
+        try:
+            await asks(said, ctx)
+        except ModelUnavailable:
+            return "handled"
+        return said
+
+    flows: dict[str, AnyStep] = {
+        "model": asks,
+        "step": asks >> breaks,
+        "attempts": asks >> again >> tries,
+        "path": asks >> again >> parallel(asks, breaks),
+        "handled": handles,
+    }
+    return flows[kind], model
+
+
+@pytest.mark.parametrize("kind", ["model", "step", "attempts", "path", "handled"])
+async def test_what_follows_a_failed_turn_is_the_same_with_a_store_and_without(kind: str) -> None:
+    seen: list[object] = []
+    for stored in (False, True):
+        flow, model = _failing(kind)
+        async with Harness(memory=Five(), checkpoints=InMemoryBackend() if stored else None, plugins=()) as harness:
+            session, views = harness.session("ada", "t"), list[object]()
+            for text in ("Turn 3 one", "Turn 5 two fail", "Turn 1 three", "Turn 9 four fail", "Turn 4 five"):
+                result = await session.run(flow, text, on_error="result")
+                assert (result.status == "failed") == ("fail" in text and kind != "handled")
+                view = harness.explain_view(result.run_id)
+                views.append((view.tokens, view.repeated, view.epoch, view.moved, view.stable))
+        seen += [views, "\n".join(map(str, requests_of(model)))]
+    assert seen[:2] == seen[2:]
 
 
 async def test_the_request_after_an_attempt_that_a_later_process_made_follows_that_attempts() -> None:

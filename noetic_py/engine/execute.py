@@ -493,6 +493,8 @@ def settle_failure(frame: Frame, error: errors.NoeticError, *, wrapped: bool = T
     # A wrap-up may follow, and what it changes is told by what is stored.
     frame.look_again()
     restore(frame, error.path, wrapped=wrapped)
+    if error.views is not None:
+        frame.scope.view = error.views.get(frame.scope, frame.scope.view)
 
 
 def settle_state(scope: ContextScope, error: errors.NoeticError) -> None:
@@ -606,7 +608,7 @@ async def _after_failure(frame: Frame, error: Exception) -> None:
         # Detached work of the attempt ends with it, before the journal says that it is discarded.
         await x.run.dismiss(frame.at)
     frame.drop_unwritten()
-    if final and frame.has_base:
+    if final:
         _note_left(frame, failure)
     frame.rewind()
     forget_loop_stops(frame, frame.at)
@@ -658,6 +660,12 @@ def _log_retry(frame: Frame, failure: errors.NoeticError, attempts: int, seconds
 def _note_left(frame: Frame, failure: errors.NoeticError) -> None:
     """Note in a failure what finished steps had left in the frame's scope: it is seen where nothing handles it."""
     scope, left = frame.scope, failure.left
+    if frame.x.run.store is None:
+        # A stored run finds it in its journal.
+        failure.views = failure.views or {}
+        failure.views.setdefault(scope, scope.view)
+    if not frame.has_base:
+        return
     if left is None or left[0] is not scope.state:
         state, layer_states = _state_left(frame)
         failure.left = (scope.state, state, {scope: layer_states})
