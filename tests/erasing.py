@@ -91,7 +91,7 @@ def harness_on(backend: CheckpointBackend | None) -> Harness[Mem]:
         memory=Mem(),
         checkpoints=backend,
         plugins=(),
-        model=ScriptedModel(*["Fine."] * 50),
+        model=ScriptedModel(*["Fine."] * 400),
         services={ArtifactStore: StoredArtifacts()},
     )
 

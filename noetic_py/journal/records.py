@@ -13,6 +13,7 @@ Without a durable backend records hold references: nothing is encoded, compared 
 """
 
 # No postponed annotations: how a field is stored is read from them, and no text is evaluated for it.
+import json
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -436,6 +437,15 @@ class Pending:
     problem: Annotated[str | None, StoredKey("problem"), _TEXT_OR_NULL] = None
     rules: Annotated[Any, StoredKey("rules"), values.RULES.or_null()] = None
 
+    def check(self) -> None:
+        """Check what is set aside for a run.
+
+        Raises:
+            CodecError: It is not an amount of each dimension.
+        """
+        if self.kind == "run" and not all(map(values.is_cost, json.loads(self.arguments).values())):
+            raise refuse(self.arguments, "arguments", "Pending of a run", "the text of a number for each", self.path)
+
     @property
     def is_approval(self) -> bool:
         """Whether a tool waits to be approved."""
@@ -625,6 +635,10 @@ def _is_verdict(value: object) -> bool:
     )
 
 
+def _is_call_output(kind: object) -> bool:
+    return kind == "function_call_output"
+
+
 def asks_for(*kinds: StopKind) -> Fits:
     """The check of the stored form of a stop that is asked for, of one of these kinds."""
     return values.object_of(
@@ -649,6 +663,19 @@ _OUTPUTS: Mapping[str, tuple[Fits, str]] = {
     "handing": (values.object_of({"to": values.is_optional_text, "value": _anything}), "an object of to and value"),
     "send": (values.pair_of(values.is_text, _anything), "[channel, value]"),
 }
+JUDGING: Final = "hooks[before_tool_call]"
+"""The frame, up to its number, of the step in which hooks and layers judge a call of an answer."""
+_JUDGED: tuple[Fits, str] = (
+    lambda value: (
+        is_list(value)
+        and len(value) == 5
+        and all(map(values.is_optional_text, value[:4]))
+        and or_none(
+            values.object_of({"$": lambda mark: mark == "item", "v": values.object_of({"type": _is_call_output})})
+        )(value[4])
+    ),
+    "[arguments, shown arguments, question, refusal, output]",
+)
 CHILD_USED: Final = "child"
 """The key of the decision that says what a run that another worker has carried out has used."""
 MESSAGE: Final = "message"
@@ -657,7 +684,7 @@ MESSAGE: Final = "message"
 _DECISIONS: Mapping[str, tuple[Fits, str]] = {
     "route": (values.is_optional_text, "the id of a step or null"),
     "paths": (values.is_path, "ids of steps"),
-    "wrap_up": (values.is_path, "a path"),
+    "wrap_up": (lambda value: isinstance(value, tuple) and values.is_path(value), "a path"),
     "verdict": (
         _is_verdict,
         "[stop, reason, feedback], with a fourth field when the condition failed",
@@ -726,7 +753,7 @@ def check_output(kind: str, path: values.Path, tree: object, items: Sequence[Ite
         CodecError: It has another form; or it is a tool call without a number, or without its output.
     """
     of_kind = f"StepFinished of kind {kind}"
-    known = _OUTPUTS.get(kind)
+    known = _JUDGED if path[-1].partition("#")[0] == JUDGING else _OUTPUTS.get(kind)
     if known is not None and not known[0](tree):
         raise refuse(tree, "output", of_kind, known[1], path)
     if kind == "tool_call":

@@ -59,10 +59,12 @@ class Tried:
     unnamed: list[str] = field(factory=list[str])
 
 
-async def load() -> list[Kept]:
-    """Every recorded run."""
+async def load(*names: str) -> list[Kept]:
+    """Every recorded run, or those that are named."""
     found: list[Kept] = []
     for history in read_histories():
+        if names and history.name not in names:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             async with SqliteBackend(history.restore(Path(folder))) as backend:
                 entry = await backend.entry(history.run)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from tests.properties.checks import FULL, SEED
 from tests.security import edited
@@ -65,3 +67,37 @@ async def test_journals_of_edited_records_are_read_or_refused_by_name(figure: Fi
     figure("refused", tried.refused)
     assert tried.unnamed == [], f"seed {SEED}"
     assert tried.refused > tried.journals / 2
+
+
+# The judgement of a call, the cause of a wrap-up, and what is set aside for a run elsewhere.
+JUDGEMENTS: list[object] = [None, 5, [], [None] * 4, [1, None, None, None, None], [None, None, None, None, {"a": 1}]]
+CAUSES: list[object] = [[], ["a"], 5, {"$": "tuple", "v": [[]]}]
+LIMITS: list[object] = ['{"cost": "many"}', '{"cost": null}', '{"cost": {}}']
+CHANGED = [
+    *(("judged_calls-judged_and_asked", "StepFinished", "o", value) for value in JUDGEMENTS),
+    *(("wrapped_up", "Decision", "", value) for value in CAUSES),
+    *(("asking", "Pending", "arguments", value) for value in LIMITS),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "field", "value"), CHANGED)
+async def test_a_value_of_another_form_is_refused(name: str, kind: str, field: str, value: object) -> None:
+    """Edits that were read, and failed later without a name."""
+    (kept,) = await edited.load(name)
+    records = list(kept.records)
+    begin = {"StepFinished": b"hooks[", "Decision": b'["wrap_up"', "Pending": b""}[kind]
+    found = (
+        n
+        for n, each in enumerate(records)
+        if each.kind == kind and begin in "/".join(each.path).encode() + each.payload
+    )
+    at = next(found)
+    fields = json.loads(records[at].payload)
+    if kind == "Decision":
+        fields[1] = value
+    else:
+        fields |= {field: value} if kind == "StepFinished" else {field: value, "kind": "run"}
+    records[at] = evolve(records[at], payload=json.dumps(fields).encode())
+    tried = edited.Tried()
+    await edited.feed(kept, records, tried, name)
+    assert (tried.refused, tried.unnamed) == (1, [])

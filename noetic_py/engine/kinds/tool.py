@@ -24,7 +24,7 @@ from noetic_py.core.diagnostics import log
 from noetic_py.core.events import Emitted, ToolFinished, ToolStarted
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, InputText
 from noetic_py.core.state import LayerStates
-from noetic_py.core.values import ATOMS, copy_value
+from noetic_py.core.values import ATOMS, copy_value, is_array
 from noetic_py.engine import hooks
 from noetic_py.engine.body import call_apart
 from noetic_py.engine.execute import execute
@@ -36,6 +36,7 @@ from noetic_py.engine.kinds.suspension import OTHER_ARGUMENTS, Request, answer_o
 from noetic_py.engine.layers.handles import Live
 from noetic_py.engine.layers.lifecycle import after_tool_call, appended, before_tool_call, present
 from noetic_py.engine.telemetry import describe_result, describe_tool, record_failure
+from noetic_py.journal.records import JUDGING
 from noetic_py.memory.layer import AnyLayer, answers
 from noetic_py.memory.routing import inject_layer, is_routed, receipt, route, unrouted
 from noetic_py.redaction import redact
@@ -206,9 +207,15 @@ async def later_result(frame: Frame, wanted: Wanted) -> object:
     check(frame, "result")
     start = once(START_ONCE, wanted.tool) if wanted.tool.replay == "once" else START
     prompt_parts = await execute(start, wanted, frame, start.id)
-    prompt = (
-        prompt_parts if isinstance(prompt_parts, str) else "".join(getattr(part, "text", "") for part in prompt_parts)
-    )
+    if isinstance(prompt_parts, str):
+        prompt = prompt_parts
+    elif is_array(prompt_parts):
+        prompt = "".join(getattr(part, "text", "") for part in prompt_parts)
+    else:
+        raise errors.CodecError(
+            f"{prompt_parts!r:.60} is not a valid output of a tool; expected a text or parts of content",
+            path=(*frame.at, start.id),
+        )
     return await execute(RESULT, (wanted, prompt), frame, RESULT.id)
 
 
@@ -229,7 +236,7 @@ _APPROVAL_KINDS = (Kind("result", run_result, declared=False, digested=False, st
 
 TOOL_CALL: AnyStep = Step(id="tool_call", kind="tool_call")
 # No id of a user's can hold brackets, so no step of theirs has this place.
-JUDGE: AnyStep = Step(id="hooks[before_tool_call]", kind="hook")
+JUDGE: AnyStep = Step(id=JUDGING, kind="hook")
 
 
 @frozen(eq=False)
