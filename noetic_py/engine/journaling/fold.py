@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from noetic_py.context.read import StepMeta
 from noetic_py.core.control import LoopStop
-from noetic_py.engine.kind import BodySegment, Kinds, Node
+from noetic_py.engine.kind import UNNAMED, BodySegment, Kinds, Node
 from noetic_py.errors import BudgetExceeded, NoeticError, ParallelFailed, ReplayDiverged, StepOutcomeUnknown
 from noetic_py.journal.records import (
     Answered,
@@ -158,7 +158,8 @@ def _forget_refused(root: Node, node: Node, cause: BudgetExceeded) -> None:
     for child in node.children.values():
         if child.finished is not None:
             continue
-        for record, _ in list(child.failed.values()) if child.kind.at_once else ():
+        # A section of which only failures were written has no named kind. A body that went on after a failure has one.
+        for record, _ in list(child.failed.values()) if child.kind.at_once or child.kind is UNNAMED else ():
             error = record.error
             if isinstance(error, BudgetExceeded) and (error.dimension, error.limit) == (cause.dimension, cause.limit):
                 child.failed.pop(record.path[-1], None)
