@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import evolve, frozen
@@ -412,6 +413,9 @@ def checked_backend(
             *((f"service {kind.__name__}", service) for kind, service in known.items()),
         ],
     )
+    if backend is not None:
+        # A run that begins without file descriptors left could load no module, and is to be refused by name.
+        import_module("noetic_py.runner.lease")
     return backend
 
 
