@@ -450,8 +450,8 @@ class Planner:
 
     Attributes:
         interpreter: What a body's call of the engine comes to.
-        run_type: What a run is made of, which is loaded with the first harness and not with the package.
-        plan_type: The same for how it begins.
+        plan_type: How a run begins. Like what a run is made of, it is loaded with the first harness and not with the
+            package.
         resources: What the harness lends to its runs.
         living: The registry of its runs in progress.
         access: Asked whether a run may begin.
@@ -461,7 +461,7 @@ class Planner:
     """
 
     interpreter: Interpreter
-    run_type: type[Run]
+    _run_type: type[Run]
     plan_type: type[RunPlan]
     resources: Any
     living: Living
@@ -661,7 +661,7 @@ class Planner:
 
     def _run(self, run_id: str, options: Mapping[str, Any], **ids: Any) -> Run:
         given = options.get("services")
-        return self.run_type(
+        return self._run_type(
             run_id=run_id,
             resources=self.resources,
             interpreter=self.interpreter,
