@@ -272,20 +272,6 @@ _VIEWS = 100
 _Shown: TypeAlias = "tuple[View | None, Resource]"
 
 
-def _event_loop() -> object:
-    """The event loop that runs in this thread.
-
-    Raises:
-        RuntimeError: None does.
-    """
-    asyncio = sys.modules.get("asyncio")
-    try:
-        # Every run asks, and anyio takes six times as long to find the same.
-        return current_token() if asyncio is None else asyncio.get_running_loop()
-    except RuntimeError:
-        return current_token()
-
-
 class Home:
     """The thread and the event loop that a harness belongs to: those in which it is used first.
 
@@ -305,7 +291,7 @@ class Home:
             WrongThread: The harness belongs to others.
         """
         try:
-            here = (threading.get_ident(), _event_loop())
+            here = (threading.get_ident(), current_token())
         except RuntimeError as error:
             raise errors.WrongThread(
                 f"this thread runs no event loop ({called_at()})", hint="call it where the harness runs"
