@@ -635,10 +635,6 @@ def _is_verdict(value: object) -> bool:
     )
 
 
-def _is_call_output(kind: object) -> bool:
-    return kind == "function_call_output"
-
-
 def asks_for(*kinds: StopKind) -> Fits:
     """The check of the stored form of a stop that is asked for, of one of these kinds."""
     return values.object_of(
@@ -665,14 +661,18 @@ _OUTPUTS: Mapping[str, tuple[Fits, str]] = {
 }
 JUDGING: Final = "hooks[before_tool_call]"
 """The frame, up to its number, of the step in which hooks and layers judge a call of an answer."""
+_IS_CALL_OUTPUT: Fits = values.object_of(
+    {
+        "$": lambda mark: mark == "item",
+        "v": values.object_of({"type": lambda name: name == "function_call_output"}),
+    }
+)
 _JUDGED: tuple[Fits, str] = (
     lambda value: (
         is_list(value)
         and len(value) == 5
         and all(map(values.is_optional_text, value[:4]))
-        and or_none(
-            values.object_of({"$": lambda mark: mark == "item", "v": values.object_of({"type": _is_call_output})})
-        )(value[4])
+        and or_none(_IS_CALL_OUTPUT)(value[4])
     ),
     "[arguments, shown arguments, question, refusal, output]",
 )

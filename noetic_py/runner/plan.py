@@ -414,8 +414,9 @@ def checked_backend(
         ],
     )
     if backend is not None:
-        # A run that begins without file descriptors left could load no module, and is to be refused by name.
-        import_module("noetic_py.runner.lease")
+        # A run that begins or goes on without file descriptors left could load no module, and is to be refused by name.
+        for module in ("lease", "runs"):
+            import_module(f"noetic_py.runner.{module}")
     return backend
 
 
