@@ -415,8 +415,8 @@ def checked_backend(
     )
     if backend is not None:
         # A run that begins or goes on without file descriptors left could load no module, and is to be refused by name.
-        for module in ("lease", "runs"):
-            import_module(f"noetic_py.runner.{module}")
+        import_module("noetic_py.runner.lease")
+        import_module("noetic_py.runner.runs")
     return backend
 
 
