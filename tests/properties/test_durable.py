@@ -85,6 +85,14 @@ async def test_what_stands_around_a_section_that_fails_again_is_not_written(seco
     await lived(1_441_775, [(112, "after"), second], lambda seed: TriedAgain(seed).program())
 
 
+async def test_what_stands_around_a_section_stays_written_when_only_its_failure_is_replayed() -> None:
+    """It had been written for a step that finished beside the failure; the next process ended the section before it."""
+    kills: list[Kill] = [(10, "after"), (3, "before"), (15, "after")]
+    for _ in range(6):
+        # Which path begins first differs from time to time.
+        await lived(2_841_941, kills, lambda seed: TriedAgain(seed).program())
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_killed_at_every_append(when: Any) -> None:
     for seed in range(FIRST + 20_000, FIRST + 20_000 + EVERYWHERE):

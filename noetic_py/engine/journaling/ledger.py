@@ -24,7 +24,7 @@ from noetic_py.engine.fingerprint import declared_input, declared_output, finger
 from noetic_py.engine.frame import NO_ITEMS, Frame, acting, settle_cuts
 from noetic_py.engine.journaling import deliveries
 from noetic_py.engine.journaling.fold import BEGUN
-from noetic_py.engine.kind import Kind
+from noetic_py.engine.kind import BodySegment, Kind
 from noetic_py.engine.progress import forget
 from noetic_py.journal import patches, values
 from noetic_py.journal.records import (
@@ -449,14 +449,33 @@ def flush_items(frame: Frame | None, path: values.Path) -> None:
     if frame is None or (frame.clean and frame.opened):
         return
     flush_items(frame.up, path)
-    segments = frame.segments or []
     child = next(iter(path[len(frame.at) :]), None)
-    held = [evolve(each, items=NO_ITEMS, before=child) for each in segments if each.delta or each.memory]
-    frame.segments = [Segment(each.path, each.attempt, each.items) for each in segments if each.items] or None
+    again = child is not None and _has_written_changes(frame, child)
+    held: list[Segment] = []
+    if not again:
+        segments = frame.segments or []
+        held = [evolve(each, items=NO_ITEMS, before=child) for each in segments if each.delta or each.memory]
+        frame.segments = [Segment(each.path, each.attempt, each.items) for each in segments if each.items] or None
     _flush_own(frame)
     frame.segments = held or None
     # Unwritten changes here and around are written before anything below is committed.
-    frame.clean = not frame.touched and (frame.up is None or frame.up.clean)
+    frame.clean = (again or not frame.touched) and (frame.up is None or frame.up.clean)
+
+
+def _has_written_changes(frame: Frame, child: str) -> bool:
+    """Whether an earlier process has written what the body had changed before a child, so that it is shown since then.
+
+    It is written again then, even if the work that it was written for, beside a failure, is not done again.
+    """
+    known = None if frame.node is None else frame.node.children.get(child)
+    if frame.node is None or known is None or not known.placed:
+        return False
+    for entry in reversed(frame.node.layout[: frame.node.layout.index(known)]):
+        if not isinstance(entry, BodySegment):
+            return False
+        if entry.delta or entry.memory:
+            return True
+    return False
 
 
 def flush(frame: Frame | None) -> None:
