@@ -12,9 +12,11 @@ from mcp import MCPError, types
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 
 from noetic_mcp.elicitation import resolved
+from noetic_mcp.served_run import Request, Runs
 from noetic_mcp.served_step import Served, ServedStep, block_of, served_step
-from noetic_py import Harness, Message, Tool
+from noetic_py import Message, Tool
 from noetic_py.context.step import AnyStep
+from noetic_py.core.control import AnyResult
 from noetic_py.core.items import ContentPart, InputFile, InputImage, InputText
 from noetic_py.core.values import is_array
 from noetic_py.errors import ConfigError, NoeticError
@@ -110,7 +112,7 @@ def _check_variables(uri: str, given: object, variables: Sequence[str]) -> None:
 class ServedResources:
     """Steps and tools that clients read, by their URIs: each reading is a run."""
 
-    harness: Harness[Any]
+    runs: Runs
     served: Served[ServedResource]
 
     async def list(self, ctx: object, params: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
@@ -127,7 +129,9 @@ class ServedResources:
             resource_templates=[each for each in listed if isinstance(each, types.ResourceTemplate)]
         )
 
-    async def read(self, ctx: object, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+    async def read(
+        self, ctx: Request, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult | types.InputRequiredResult:
         """Run a resource's step, and show its output."""
         uri = str(params.uri)
         found = self._found(uri)
@@ -137,7 +141,10 @@ class ServedResources:
             given = found.given(uri)
         except NoeticError as error:
             raise MCPError(types.INVALID_PARAMS, error.message) from error
-        value = await _run(self.harness, found.served.step, given)
+        result = await _run(self.runs, ctx, params, found.served.step, given)
+        if isinstance(result, types.InputRequiredResult):
+            return result
+        value = _value(result)
         shown = _rendered(value, uri)
         if isinstance(shown, str):
             kind = "text/plain" if isinstance(value, str) else "application/json"
@@ -158,14 +165,16 @@ class ServedResources:
 class ServedPrompts:
     """Steps and tools whose output is a prompt, by their names: each request is a run."""
 
-    harness: Harness[Any]
+    runs: Runs
     served: Served[ServedStep]
 
     async def list(self, ctx: object, params: types.PaginatedRequestParams | None) -> types.ListPromptsResult:
         """The prompts, with their arguments."""
         return types.ListPromptsResult(prompts=[_prompt(each.listed) for each in self.served.now().values()])
 
-    async def get(self, ctx: object, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+    async def get(
+        self, ctx: Request, params: types.GetPromptRequestParams
+    ) -> types.GetPromptResult | types.InputRequiredResult:
         """Run a prompt's step, and give its output as messages."""
         served = next((each for each in self.served.now().values() if each.listed.name == params.name), None)
         if served is None:
@@ -174,7 +183,10 @@ class ServedPrompts:
             given = served.read(dict(params.arguments or {}))
         except NoeticError as error:
             raise MCPError(types.INVALID_PARAMS, error.message) from error
-        value = await _run(self.harness, served.step, given)
+        result = await _run(self.runs, ctx, params, served.step, given)
+        if isinstance(result, types.InputRequiredResult):
+            return result
+        value = _value(result)
         said = value if is_array(value) and value and all(isinstance(each, Message) for each in value) else (value,)
         return types.GetPromptResult(messages=[each for one in said for each in _messages(one, params.name)])
 
@@ -213,19 +225,37 @@ class Completions:
         return schema if is_tool else {**schema, "properties": {params.argument.name: schema["properties"]["input"]}}
 
 
-async def _run(harness: Harness[Any], step: AnyStep, given: object) -> object:
+async def _run(
+    runs: Runs, ctx: Request, params: types.InputResponseRequestParams, step: AnyStep, given: object
+) -> AnyResult | types.InputRequiredResult:
+    """Run a step, or resume the run that the same request has begun before."""
     try:
-        return (await harness.run(step, given)).value
+        if params.request_state is None:
+            opened = runs.begin(step, given)
+        else:
+            opened = runs.resume(step, await runs.info(params.request_state), params)
+        return await runs.to_the_end(ctx, params, step, opened)
     except NoeticError as error:
-        text = f"{type(error).__name__}: {error.message}"
-        raise MCPError(types.INTERNAL_ERROR, text if error.hint is None else f"{text}\nTry: {error.hint}") from error
+        raise _failed(error) from error
+
+
+def _value(result: AnyResult) -> object:
+    try:
+        return result.value
+    except NoeticError as error:
+        raise _failed(error) from error
+
+
+def _failed(error: NoeticError) -> MCPError:
+    text = f"{type(error).__name__}: {error.message}"
+    return MCPError(types.INTERNAL_ERROR, text if error.hint is None else f"{text}\nTry: {error.hint}")
 
 
 def _rendered(value: object, name: str) -> str | Sequence[ContentPart]:
     try:
         return render_output(value, tool=name)
     except NoeticError as error:
-        raise MCPError(types.INTERNAL_ERROR, f"{type(error).__name__}: {error.message}") from error
+        raise _failed(error) from error
 
 
 def _contents(uri: str, part: ContentPart) -> Contents:

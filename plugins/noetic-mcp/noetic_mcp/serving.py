@@ -2,45 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
-from typing import Any, Final, TypeAlias
-from uuid import uuid4
+from typing import Any, Final
 
 from attrs import frozen
 from mcp import MCPError, types
-from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.subscriptions import ListenHandler, SubscriptionBus
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from noetic_mcp.elicitation import answer_of, form_of, pending_text
+from noetic_mcp.elicitation import pending_text
 from noetic_mcp.served_content import Completions, ServedPrompts, ServedResources, served_resource
+from noetic_mcp.served_run import RUN_ID, Opened, Request, Runs, wanted_run
 from noetic_mcp.served_step import Served, ServedStep, served_step
-from noetic_py import Emitted, Harness, PendingRequest
+from noetic_py import Harness
 from noetic_py.context.step import AnyStep
-from noetic_py.core.control import Answer, AnyResult
-from noetic_py.core.events import ProgressSet
-from noetic_py.core.selections import Selection
+from noetic_py.core.control import AnyResult
 from noetic_py.errors import ConfigError, NoeticError, RunNotFound
-from noetic_py.runner.registry import RunStream
 from noetic_py.tools.definition import AnyTool
 
 __all__ = ["mcp_server", "serve_mcp"]
 
-RUN_ID: Final = "noetic/run_id"
-"""The key in `_meta` under which a call names its run, and a result says it."""
-_PREFIX: Final = "mcp-"
 _CONTINUE: Final = "continue_run"
-_LONGEST_MESSAGE: Final = 500
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-
-Request: TypeAlias = ServerRequestContext[Any, Any]
-Outcome: TypeAlias = "types.CallToolResult | types.InputRequiredResult"
-Opened: TypeAlias = AbstractAsyncContextManager[RunStream[Any, Any]]
 
 
 def mcp_server(
@@ -77,9 +62,10 @@ def mcp_server(
     given = harness.flows if flows is None else flows
     if not (given or resources or prompts or changes):
         raise ConfigError("there is no flow to serve", code="mcp-flows", hint='serve_mcp(harness, {"ask": flow})')
-    calls = _Calls(harness, Served(given, served_step), state)
-    read = ServedResources(harness, Served({} if resources is None else resources, served_resource))
-    asked = ServedPrompts(harness, Served({} if prompts is None else prompts, served_step))
+    runs = Runs(harness, state)
+    calls = _Calls(runs, Served(given, served_step))
+    read = ServedResources(runs, Served({} if resources is None else resources, served_resource))
+    asked = ServedPrompts(runs, Served({} if prompts is None else prompts, served_step))
     has_arguments = resources is not None or prompts is not None
     # What is not offered has no handler, so that clients are not told of it.
     server: Server[Any] = Server(
@@ -194,135 +180,55 @@ async def _serve_http(server: Server[Any], host: str, port: int, allowed_hosts: 
 class _Calls:
     """Answers the requests of clients."""
 
-    harness: Harness[Any]
+    runs: Runs
     known: Served[ServedStep]
-    state: Callable[[], object] | None
 
     @property
     def served(self) -> Sequence[ServedStep]:
         """What is served now."""
         return tuple(self.known.now().values())
 
-    @property
-    def _keeps(self) -> bool:
-        """Whether runs can be gone on with by another call."""
-        try:
-            _ = self.harness.runs
-        except ConfigError:
-            return False
-        return True
-
     async def list_tools(self, ctx: Request, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         """The steps that clients can call."""
-        return types.ListToolsResult(tools=[*(each.listed for each in self.served), *_CONTINUED[: self._keeps]])
+        return types.ListToolsResult(tools=[*(each.listed for each in self.served), *_CONTINUED[: self.runs.stored]])
 
-    async def call_tool(self, ctx: Request, params: types.CallToolRequestParams) -> Outcome:
+    async def call_tool(
+        self, ctx: Request, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
         """Run a step, or resume its run."""
         try:
             served, opened = await self._opened(ctx, params)
-            return await self._to_the_end(ctx, params, served, opened)
+            result = await self.runs.to_the_end(ctx, params, served.step, opened)
         except NoeticError as error:
             return _failed(error)
+        if isinstance(result, types.InputRequiredResult):
+            return result
+        return _waiting(result) if result.status == "suspended" else _ended(served, result)
 
     async def _opened(self, ctx: Request, params: types.CallToolRequestParams) -> tuple[ServedStep, Opened]:
         arguments = params.arguments or {}
-        if params.name == _CONTINUE and self._keeps:
+        if params.name == _CONTINUE and self.runs.stored:
             return await self._continued(str(arguments.get("run_id", "")), params)
         served = next((each for each in self.served if each.listed.name == params.name), None)
         if served is None:
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name!r:.80}")
         if params.request_state is not None:
             return await self._continued(params.request_state, params)
-        wanted = _wanted(ctx)
-        if wanted is not None and self._keeps:
+        wanted = wanted_run(ctx)
+        if wanted is not None and self.runs.stored:
             try:
                 return await self._continued(wanted, params)
             except RunNotFound:
                 pass
-        options: dict[str, Any] = {"run_id": wanted or f"{_PREFIX}{uuid4().hex}", "on_error": "result"}
-        if self.state is not None:
-            options["state"] = self.state()
-        return served, self.harness.stream(served.step, served.read(arguments), **options)
+        return served, self.runs.begin(served.step, served.read(arguments), wanted)
 
     async def _continued(self, run_id: str, params: types.CallToolRequestParams) -> tuple[ServedStep, Opened]:
         """A run that an earlier call has begun, with what the person at the client has answered."""
-        if not run_id.startswith(_PREFIX):
-            raise RunNotFound(f"there is no run {run_id!r:.80}", hint="the result of the earlier call names it")
-        info = await self.harness.runs.get(run_id)
+        info = await self.runs.info(run_id)
         served = next((each for each in self.served if each.step.id == info.flow), None)
         if served is None or params.name not in (_CONTINUE, served.listed.name):
             raise RunNotFound(f"there is no run {run_id!r:.80} of {params.name}", hint="name it to the tool it is of")
-        given = params.input_responses or {}
-        said = {key: each for key, each in given.items() if isinstance(each, types.ElicitResult)}
-        return served, self._resumed(served, run_id, _answers(info.pending, said))
-
-    def _resumed(self, served: ServedStep, run_id: str, answers: Sequence[Answer]) -> Opened:
-        options: dict[str, Any] = {"answers": answers, "on_error": "result"}
-        if self.state is not None:
-            options["state_type"] = type(self.state())
-        return self.harness.resume_stream(run_id, served.step, **options)
-
-    async def _to_the_end(
-        self, ctx: Request, params: types.CallToolRequestParams, served: ServedStep, opened: Opened
-    ) -> Outcome:
-        # Nothing is asked twice in a call: a client that answers by itself may answer wrong each time.
-        shown = set(params.input_responses or {})
-        while True:
-            async with opened as stream:
-                await _tell_progress(ctx, stream)
-                result = await stream.result()
-            if result.status != "suspended":
-                return _ended(served, result)
-            # A question of which the answer was not taken is asked under another key.
-            if shown and any(each.key in shown or each.problem is not None for each in result.pending):
-                return _waiting(result)
-            asked = await self._asked(ctx, result)
-            if not isinstance(asked, Sequence):
-                return asked
-            shown |= {each.key for each in result.pending}
-            opened = self._resumed(served, result.run_id, asked)
-
-    async def _asked(self, ctx: Request, result: AnyResult) -> Sequence[Answer] | Outcome:
-        """The answers of a person, or the result for the client without them."""
-        forms = {each.key: form for each in result.pending if (form := form_of(each)) is not None}
-        capabilities = ctx.session.client_capabilities
-        if not forms or capabilities is None or capabilities.elicitation is None:
-            return _waiting(result)
-        if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
-            requests: types.InputRequests = {
-                key: types.ElicitRequest(method="elicitation/create", params=form) for key, form in forms.items()
-            }
-            return types.InputRequiredResult(input_requests=requests, request_state=result.run_id)
-        said: dict[str, types.ElicitResult] = {}
-        for key, form in forms.items():
-            said[key] = await ctx.session.elicit_form(form.message, form.requested_schema, ctx.request_id)
-        return _answers(result.pending, said) or _waiting(result)
-
-
-def _wanted(ctx: Request) -> str | None:
-    """The run that a call names in `_meta`; a client's names are distinguished from other runs of the harness."""
-    named: object = (ctx.meta or {}).get(RUN_ID)
-    if named is None:
-        return None
-    text = str(named)
-    return text if text.startswith(_PREFIX) else f"{_PREFIX}{text}"
-
-
-def _answers(pending: Sequence[PendingRequest], said: Mapping[str, types.ElicitResult]) -> Sequence[Answer]:
-    found = [answer_of(each, said[each.key]) for each in pending if each.key in said]
-    return [each for each in found if each is not None]
-
-
-async def _tell_progress(ctx: Request, stream: RunStream[Any, Any]) -> None:
-    """Send what the steps leave and emit, until the run is over; what is sent last is the furthest."""
-    sent = 0.0
-    events: Selection[ProgressSet | Emitted] = stream.select(ProgressSet, Emitted)
-    async for event in events:
-        value = event.event if isinstance(event, Emitted) else event.value
-        number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
-        sent = number if number > sent else sent + 1
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-        await ctx.session.report_progress(sent, None, f"{'/'.join(event.path)}: {text}"[:_LONGEST_MESSAGE])
+        return served, self.runs.resume(served.step, info, params)
 
 
 def _ended(served: ServedStep, result: AnyResult) -> types.CallToolResult:

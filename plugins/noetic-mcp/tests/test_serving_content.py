@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from typing import Any, Literal
 import pytest
 from mcp import MCPError, types
 from mcp.client import Client
+from mcp.client.session import ClientRequestContext
 from mcp.server.subscriptions import InMemorySubscriptionBus, ResourcesListChanged, ToolsListChanged
 from noetic_mcp import McpProtocolError, McpServer, mcp_server
 
@@ -171,6 +173,50 @@ async def test_a_prompt_that_cannot_be_made_says_why(
     async with served(mode) as client:
         with pytest.raises(MCPError, match=told):
             await client.get_prompt(name, arguments)
+
+
+async def say_brest(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
+    assert params.message == "Which?"
+    return types.ElicitResult(action="accept", content={"answer": "Brest"})
+
+
+async def dismiss(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
+    return types.ElicitResult(action="cancel")
+
+
+@MODES
+async def test_a_resource_and_a_prompt_ask_the_person(mode: str) -> None:
+    async with Harness(checkpoints=InMemoryBackend()) as harness:
+        server = mcp_server(harness, resources={"docs://asks": asks}, prompts={"asks": asks})
+        async with Client(server, mode=mode, elicitation_callback=say_brest, cache=None) as client:
+            (page,) = (await client.read_resource("docs://asks")).contents
+            (said,) = (await client.get_prompt("asks", {"input": "x"})).messages
+        assert getattr(page, "text", None) == getattr(said.content, "text", None) == "Brest"
+        async with Client(server, mode=mode, elicitation_callback=dismiss, cache=None) as client:
+            with pytest.raises(MCPError, match="Suspended: the run waits for an answer"):
+                await client.read_resource("docs://asks")
+            with pytest.raises(MCPError, match="Suspended: the run waits for an answer"):
+                await client.get_prompt("asks", {"input": "x"})
+
+
+@dataclass
+class Harbour:
+    name: str = "Brest"
+
+
+@step
+async def where(_: object, ctx: Context[Any, Harbour]) -> str:
+    return ctx.state.name
+
+
+@MODES
+async def test_a_resource_and_a_prompt_have_the_state_of_the_server(mode: str) -> None:
+    async with Harness() as harness:
+        server = mcp_server(harness, resources={"docs://where": where}, prompts={"where": where}, state=Harbour)
+        async with Client(server, mode=mode, cache=None) as client:
+            (page,) = (await client.read_resource("docs://where")).contents
+            (said,) = (await client.get_prompt("where", {"input": "x"})).messages
+    assert getattr(page, "text", None) == getattr(said.content, "text", None) == "Brest"
 
 
 @MODES

@@ -265,6 +265,17 @@ async def test_prompt_with_image() -> list[InputImage | InputText]:
     return [InputImage(data=PNG, media_type="image/png"), InputText(text="Please analyze the image above.")]
 
 
+class UserContext(BaseModel):
+    context: str
+
+
+@tool
+async def test_input_required_result_prompt(ctx: Context) -> str:
+    """A prompt that asks a person."""
+    answer = await ctx.ask(Ask("What context should the prompt use?", UserContext))
+    return f"Use this context: {answer.context}"
+
+
 FLOWS: Final[tuple[AnyTool, ...]] = (
     test_simple_text,
     test_image_content,
@@ -293,6 +304,7 @@ PROMPTS: Final[tuple[AnyTool, ...]] = (
     test_prompt_with_arguments,
     test_prompt_with_embedded_resource,
     test_prompt_with_image,
+    test_input_required_result_prompt,
 )
 
 
