@@ -15,6 +15,7 @@ from mcp.server.subscriptions import ListenHandler, SubscriptionBus
 from noetic_mcp.elicitation import pending_text
 from noetic_mcp.served_content import Completions, ServedPrompts, ServedResources, served_resource
 from noetic_mcp.served_run import RUN_ID, Opened, Request, Runs, wanted_run
+from noetic_mcp.served_sessions import AnnouncingServer, Sessions
 from noetic_mcp.served_step import Served, ServedStep, served_step
 from noetic_py import Harness
 from noetic_py.context.step import AnyStep
@@ -68,7 +69,7 @@ def mcp_server(
     asked = ServedPrompts(runs, Served({} if prompts is None else prompts, served_step))
     has_arguments = resources is not None or prompts is not None
     # What is not offered has no handler, so that clients are not told of it.
-    server: Server[Any] = Server(
+    server = (Server[Any] if changes is None else AnnouncingServer)(
         name,
         version=version("noetic-mcp"),
         instructions=instructions,
@@ -82,6 +83,8 @@ def mcp_server(
         on_completion=Completions(read.served, asked.served).complete if has_arguments else None,
         on_subscriptions_listen=None if changes is None else ListenHandler(changes),
     )
+    if changes is not None:
+        Sessions(changes).serve(server, resources=resources is not None)
     # A client must return the request state that it was given.
     server.middleware.append(RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience=name))
     return server

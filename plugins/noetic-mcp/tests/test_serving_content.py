@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
 
+import anyio
 import pytest
 from mcp import MCPError, types
 from mcp.client import Client
 from mcp.client.session import ClientRequestContext
-from mcp.server.subscriptions import InMemorySubscriptionBus, ResourcesListChanged, ToolsListChanged
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ServerEvent,
+    ToolsListChanged,
+)
 from noetic_mcp import McpProtocolError, McpServer, mcp_server
 
 from noetic_py import Ask, Context, Harness, InMemoryBackend, InputImage, InputText, Message, call_model, step, tool
@@ -73,14 +81,14 @@ async def dialogue(topic: str) -> list[Message]:
     return [Message.user(f"What of {topic}?"), Message.assistant("Let me see.")]
 
 
-RESOURCES = {
+RESOURCES: dict[str, Any] = {
     "docs://style": style,
     "docs://picture": picture,
     "tides://now": heights,
     "docs://breaks": breaks,
     "docs://asks": asks,
 }
-PROMPTS = {"review": review, "dialogue": dialogue, "breaks": call_model()}
+PROMPTS: dict[str, Any] = {"review": review, "dialogue": dialogue, "breaks": call_model()}
 
 
 @asynccontextmanager
@@ -343,6 +351,64 @@ async def test_clients_hear_that_lists_have_changed_and_list_again() -> None:
                 del flows["style"]
                 with pytest.raises(MCPError, match="there is no tool 'style'"):
                     await client.call_tool("style", {})
+
+
+class CountingBus(InMemorySubscriptionBus):
+    """Counts who listens."""
+
+    listening = 0
+
+    def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
+        self.listening += 1
+        unsubscribe = super().subscribe(listener)
+
+        def counted() -> None:
+            self.listening -= 1
+            unsubscribe()
+
+        return counted
+
+
+async def test_clients_of_earlier_protocols_are_told_of_changes() -> None:
+    changes = CountingBus()
+    told, heard = anyio.create_memory_object_stream[str](100)
+
+    async def hear(message: object) -> None:
+        if isinstance(message, types.ResourceUpdatedNotification):
+            await told.send(message.params.uri)
+        elif isinstance(message, types.ToolListChangedNotification | types.PromptListChangedNotification):
+            await told.send(message.method)
+
+    async with Harness() as harness, told, heard:
+        server = mcp_server(harness, {"style": style}, resources=RESOURCES, prompts=PROMPTS, changes=changes)
+        async with Client(server, mode="legacy", message_handler=hear, cache=None) as client:
+            capabilities = client.server_capabilities
+            assert capabilities.tools == types.ToolsCapability(list_changed=True)
+            assert capabilities.prompts == types.PromptsCapability(list_changed=True)
+            assert capabilities.resources == types.ResourcesCapability(list_changed=True, subscribe=True)
+            await client.list_tools()
+            await changes.publish(ToolsListChanged())
+            assert await heard.receive() == "notifications/tools/list_changed"
+            await changes.publish(ResourceUpdated("docs://style"))
+            tides = "tides://now"
+            subscribe = types.SubscribeRequest(params=types.SubscribeRequestParams(uri=tides))
+            await client.session.send_request(subscribe, types.EmptyResult)
+            await changes.publish(ResourceUpdated(tides))
+            await changes.publish(ResourceUpdated("docs://style"))
+            assert await heard.receive() == tides
+            unsubscribe = types.UnsubscribeRequest(params=types.UnsubscribeRequestParams(uri=tides))
+            await client.session.send_request(unsubscribe, types.EmptyResult)
+            await changes.publish(ResourceUpdated(tides))
+            await changes.publish(PromptsListChanged())
+            assert await heard.receive() == "notifications/prompts/list_changed"
+            assert changes.listening == 1
+            for number in range(1000):
+                one = types.SubscribeRequestParams(uri=f"tides://{number}")
+                await client.session.send_request(types.SubscribeRequest(params=one), types.EmptyResult)
+            with pytest.raises(MCPError, match="may subscribe to 1000 resources"):
+                await client.session.send_request(subscribe, types.EmptyResult)
+        # The end of the session ends its subscription.
+        assert changes.listening == 0
 
 
 GROWING = """

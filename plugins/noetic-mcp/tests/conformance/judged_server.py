@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Annotated, Any, Final, Literal
 
 import anyio
+from mcp.server.subscriptions import InMemorySubscriptionBus
 from noetic_mcp import serve_mcp
 from pydantic import BaseModel, Field, JsonValue
 
@@ -315,6 +316,7 @@ async def main(port: int) -> None:
             {each.name: each for each in FLOWS},
             resources=RESOURCES,
             prompts={each.name: each for each in PROMPTS},
+            changes=InMemorySubscriptionBus(),
             port=port,
         )
 
