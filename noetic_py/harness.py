@@ -340,10 +340,7 @@ class Harness(Generic[M_co]):
             await self._access.require("delete", on=Resource(thread_id=thread_id))
         layers = self._resources.layers.by_id.values()
         artifacts = self._planner.services.get(ArtifactStore)
-        living = self._living
-        return await Erasure(
-            user_id, thread_ids, self._session_store, layers, artifacts, living.of_user, living.forget
-        ).run()
+        return await Erasure(user_id, thread_ids, self._session_store, layers, artifacts, self._living).run()
 
     # -- its life
 

@@ -10,6 +10,7 @@ from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.context.artifacts import ArtifactOwner, ArtifactScope, ArtifactStore, StoredArtifacts
 from noetic_py.journal.stored import Record
 from noetic_py.memory import Facts, Scope, SemanticRecall, WorkingMemory, function
+from noetic_py.models.model import Model
 from noetic_py.testing import Died, ScriptedModel
 from noetic_py.testing.faults import When
 from tests.layer_runs import Letters
@@ -85,13 +86,13 @@ flow = learn >> spawn(below) >> spawn(inside, memory=Others()) >> call_model()
 turn = learn >> call_model()
 
 
-def harness_on(backend: CheckpointBackend | None) -> Harness[Mem]:
+def harness_on(backend: CheckpointBackend | None, *, model: Model | None = None) -> Harness[Mem]:
     """A harness with all layers."""
     return Harness(
         memory=Mem(),
         checkpoints=backend,
         plugins=(),
-        model=ScriptedModel(*["Fine."] * 400),
+        model=ScriptedModel(*["Fine."] * 400) if model is None else model,
         services={ArtifactStore: StoredArtifacts()},
     )
 

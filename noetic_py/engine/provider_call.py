@@ -600,7 +600,7 @@ def room_for_answer(model: Model, request: ModelRequest, window: int) -> int:
 def _around(spec: ModelSpec, counter: TokenCounter, request: ModelRequest) -> int:
     """Tokens of what stands around the conversation, remembered while it stays the same."""
     key = (counter, request.instructions, request.tools, request.output)
-    known = spec.cache.get("around")
+    known = spec.counted.get("around")
     if known is not None and all(a is b or a == b for a, b in zip(known[0], key, strict=True)):
         total: int = known[1]
         return total
@@ -608,5 +608,5 @@ def _around(spec: ModelSpec, counter: TokenCounter, request: ModelRequest) -> in
     if request.output is not None:
         texts.append(json.dumps(request.output.schema))
     total = sum(counter.count_text(text).value for text in texts if text)
-    spec.cache["around"] = (key, total)
+    spec.counted.put("around", (key, total))
     return total

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from attrs import frozen
 
+from noetic_py.core.caches import cached
 from noetic_py.errors import CorruptRecord, RecordRefused
 from noetic_py.journal.stored import Record
 from noetic_py.redaction import with_article
@@ -50,13 +50,13 @@ def _number(value: int) -> bytes:
 
 
 # Kinds and frames come again and again.
-@lru_cache(1024)
+@cached(1024)
 def _text(value: str) -> bytes:
     data = value.encode()
     return _number(len(data)) + data
 
 
-@lru_cache(1024)
+@cached(1024)
 def _decoded(data: bytes) -> str:
     return data.decode()
 

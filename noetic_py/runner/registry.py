@@ -459,6 +459,11 @@ class Living:
         self._views.pop(run_id, None)
         self._flows.pop(run_id, None)
 
+    def forget_user(self, user_id: str) -> None:
+        """Drop what is remembered of a user's runs that have ended, those that were not stored included."""
+        for run_id in [run_id for run_id, (_, shown) in self._views.items() if shown.owner == user_id]:
+            self.forget(run_id)
+
     def note_cancelled(self, error: BaseException) -> None:
         """Note on what has cancelled runs beside it which they are, and how to go on."""
         if not isinstance(error, Exception):

@@ -8,7 +8,7 @@ needs to find the rest.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ from attrs import Factory, define, frozen
 from noetic_py import errors
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.context.artifacts import ArtifactOwner, ArtifactScope, ArtifactStore, StoredArtifacts, artifacts_of
+from noetic_py.core.caches import clear_caches
 from noetic_py.core.control import SessionKey, check_callers_id, is_stream
 from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.records import RunBegun
@@ -30,6 +31,7 @@ from noetic_py.sessions.queue import queue_of, receivers
 from noetic_py.sessions.store import index_of, sessions_of
 
 if TYPE_CHECKING:
+    from noetic_py.runner.registry import Living
     from noetic_py.sessions.store import SessionStore
 
 _PAGE: Final = 1000
@@ -93,8 +95,7 @@ class Erasure:
         store: The sessions of the harness.
         layers: The layers of its bundle.
         artifacts: Its store of artifacts, `None` if it has none.
-        alive: Gives the ids of the user's runs in progress in this harness.
-        forget: Drops what this process remembers of a run.
+        living: The runs of the harness: those in progress, and what is remembered of others.
     """
 
     user_id: str
@@ -102,8 +103,7 @@ class Erasure:
     store: SessionStore
     layers: Collection[AnyLayer]
     artifacts: ArtifactStore | None
-    alive: Callable[[str], Sequence[str]]
-    forget: Callable[[str], None]
+    living: Living
 
     async def run(self) -> ErasureCertificate:
         """Erase until nothing more is found.
@@ -122,6 +122,9 @@ class Erasure:
                 f"user {self.user_id!r} goes on writing while they are erased",
                 hint="let this user start and send nothing, then erase again",
             )
+        # After the last page was read: reading fills them, too.
+        self.living.forget_user(self.user_id)
+        clear_caches()
         remaining = [each for backend in self._backends for each in await backend.scrub()]
         described = await self.store.backend.describe()
         return ErasureCertificate(
@@ -178,7 +181,7 @@ class Erasure:
             RunBusy: Some of it goes on.
         """
         backend, found = self.store.backend, _Found(threads=set(self.thread_ids))
-        found.alive += self.alive(self.user_id)
+        found.alive += self.living.of_user(self.user_id)
         after: int | None = None
         while page := await backend.list(after=after, limit=_PAGE):
             after = page[-1].cursor
@@ -186,6 +189,7 @@ class Erasure:
                 self._sort(entry, found)
         found.sessions.update(await sessions_of(backend, self.user_id))
         found.sessions.update(key for key in await receivers(backend) if key.user == self.user_id)
+        found.sessions.update(self.store.cached_of(self.user_id))
         found.alive += [f"a turn of {key.session!r}" for key in found.sessions if self.store.lock.is_locked(key)]
         if found.alive:
             alive = [*dict.fromkeys(found.alive)]
@@ -253,7 +257,7 @@ class Erasure:
             await self._disown(Scope.EXECUTION, run.run_id, removed)
             await withdraw(backend, run.run_id)
             await backend.delete(run.run_id)
-            self.forget(run.run_id)
+            self.living.forget(run.run_id)
             removed["runs"] += 1
             removed["records"] += run.position
 
@@ -304,5 +308,6 @@ def _owner_of(entry: RunEntry) -> tuple[object, SessionKey | None]:
 def _elsewhere(unread: Iterable[str]) -> Iterable[str]:
     for run_id in dict.fromkeys(unread):
         yield f"run {run_id!r} cannot be read, so its owner or threads are not known: harness.runs.delete(run_id)"
+    yield "memory of other processes and harnesses with this store: erase the user there, too, or end them"
     yield "copies and backups of the store: delete them, or erase the user again after one was restored"
     yield "logs and traces of your programs, and what tools and models were sent: ask those who keep them"

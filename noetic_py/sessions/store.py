@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -124,6 +124,10 @@ class SessionWatchers:
     def __len__(self) -> int:
         """The number of sessions of which something is remembered."""
         return len(self._watched)
+
+    def __iter__(self) -> Iterator[SessionKey]:
+        """The sessions of which something is remembered."""
+        return iter(self._watched)
 
     def observe(self, run: Any) -> None:
         """Remember what happens in a turn's run."""
@@ -504,6 +508,10 @@ class SessionStore:
         self._known.move_to_end(key)
         while len(self._known) > self.policy.cache_size:
             self._known.popitem(last=False)
+
+    def cached_of(self, user: str) -> set[SessionKey]:
+        """The sessions of a user of which this process has something, be it stored or not."""
+        return {key for key in (*self._known, *self._unsaved, *self.watchers) if key.user == user}
 
     # -- what goes on
 

@@ -13,6 +13,7 @@ from noetic_py.context.hooks import Hook
 from noetic_py.context.read import ReadContext
 from noetic_py.context.step import AnyStep, Retry, Spec, Step, is_whole, read_options
 from noetic_py.core.budget import Budget
+from noetic_py.core.caches import Cache
 from noetic_py.core.diagnostics import known_keywords, where_defined
 from noetic_py.core.items import ModelInput
 from noetic_py.core.types import MD, SD, A, B, C, R
@@ -116,6 +117,8 @@ class ModelSpec(Spec):
     max_parallel_tools: int | None = field(default=None, metadata={"fingerprint": False})
     # Made of the types on first use, because that needs pydantic; and the tools by their names.
     cache: dict[str, Any] = field(factory=dict[str, Any], init=False)
+    # What was counted of the last request, whose instructions may say something of a user.
+    counted: Cache[str, Any] = field(factory=lambda: Cache[str, Any](2), init=False, metadata={"fingerprint": False})
 
     outline: ClassVar[tuple[str, str]] = ("(", ")")
     asks_model: ClassVar[bool] = True

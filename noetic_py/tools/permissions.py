@@ -14,11 +14,12 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from fnmatch import fnmatchcase
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, Literal, TypeAlias
 
 from attrs import field, frozen
 
+from noetic_py.core.caches import cached
 from noetic_py.core.values import is_dict, is_list
 from noetic_py.errors import ConfigError
 from noetic_py.redaction import MASK, NOT_SHOWN
@@ -240,7 +241,7 @@ def _same(text: str, pattern: str) -> bool:
 _LONGEST = 256
 
 
-@lru_cache(1024)
+@cached(1024)
 def _read(text: str) -> frozenset[tuple[str, object]]:
     """The values that a text may become, by the type that reads it."""
     found: list[tuple[str, object]] = []

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Final, TypeAlias
 
 from attrs import Attribute, field, frozen
 
+from noetic_py.core.caches import cached
 from noetic_py.core.codec import to_wire_json
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message
 from noetic_py.core.values import is_array
@@ -152,12 +152,12 @@ class _Said:
         return len(shown) / len(taken) if taken else None
 
 
-@lru_cache(maxsize=65_536)
+@cached(65_536)
 def _words(text: str) -> frozenset[str]:
     return frozenset(word for word in _WORD.findall(text.casefold()) if len(word) >= _SHORTEST)
 
 
-@lru_cache(maxsize=65_536)
+@cached(65_536)
 def _folded(text: str) -> str:
     return " ".join(text.casefold().split())
 

@@ -483,6 +483,7 @@ class SqliteStore:
         self._forget(run)
 
     def _forget(self, run: RunRow) -> None:
+        self._heads.pop(run.run_id, None)
         streams = [stream for stream, _ in self._parts(run)]
         self._execute("DELETE FROM shared WHERE run = ?", (run.id,))
         self._queue_rows.remove(run.id)

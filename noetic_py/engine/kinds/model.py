@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from functools import lru_cache
 from hashlib import sha256
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from noetic_py.context.read import StepMeta
 from noetic_py.context.step import AnyStep, Step
 from noetic_py.context.step import frame as frame_name
 from noetic_py.core.budget import NO_USAGE
+from noetic_py.core.caches import cached
 from noetic_py.core.events import ReasoningDelta, TextDelta
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, ItemBase, JsonValue, Message, Refusal
 from noetic_py.core.log import ItemLog, ItemView, admit_value
@@ -230,7 +230,7 @@ def known_of(run: Run) -> Mapping[str, JsonValue]:
     return {**{name: value for name, value in whose.items() if value is not None}, **metadata}
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def _cache_key(thread_id: str) -> str:
     """A digest of the conversation's id, which is the run's where none was given."""
     return sha256(f"noetic_py conversation\n{thread_id}".encode(errors="surrogatepass")).hexdigest()[:32]

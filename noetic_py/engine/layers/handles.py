@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 from logging import WARNING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from noetic_py.context.read import AnyReadContext, ReadView
+from noetic_py.core.caches import Cache
 from noetic_py.core.derivation import LayerCopy
 from noetic_py.core.diagnostics import log
 from noetic_py.core.events import Emitted, LayerWarned
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from noetic_py.engine.layers.state_codec import StateCodec
     from noetic_py.models.model import Model
     from noetic_py.tools.definition import AnyTool
+
+
+# Of so many owners it is known what is stored.
+_OWNERS = 32
 
 
 class Layers:
@@ -69,8 +73,8 @@ class Layers:
         self.has_place = has_place(memory)
         # The codec of each layer's values, made when it is first needed and used by all runs.
         self.codecs: dict[str, Codec] = {}
-        # Those of states, by layer and owner, the last used at the end.
-        self.state_codecs: OrderedDict[tuple[str, str], StateCodec] = OrderedDict()
+        # Those of states, by layer and owner.
+        self.state_codecs: Cache[tuple[str, str], StateCodec] = Cache(_OWNERS)
         self._order[""] = by_slot
         # The types of all states, which are resolved once and not by each run.
         self._types: dict[str, object] = {each.id: each.state_type for each in declared}

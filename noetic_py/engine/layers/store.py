@@ -72,8 +72,6 @@ _CALLS = 200
 _MARKS = 8
 _LINE = "\n"
 _POSITION = "@"
-# The codecs of so many states are kept with what they know.
-_OWNERS = 32
 # A run that goes on looks through so many of its states for the one that it had mirrored.
 _LOOKED_THROUGH = 100
 # The records that say how layers' states were changed.
@@ -143,11 +141,10 @@ class StoredLayers:
     def _state_codec_of(self, layer: AnyLayer, owner: str) -> StateCodec:
         """The codec of a layer's state; of the owners that have used it last it knows what is stored."""
         known, key = self._x.layers.state_codecs, (layer.id, owner)
-        codec = known.pop(key, None) or StateCodec(self._codec_of(layer), self._x.layers.state_type(layer.id))
-        known[key] = codec
-        while len(known) > _OWNERS:
-            known.popitem(last=False)
-        return codec
+        found = known.get(key)
+        if found is not None:
+            return found
+        return known.put(key, StateCodec(self._codec_of(layer), self._x.layers.state_type(layer.id)))
 
     async def load(self, layer: AnyLayer) -> object:
         """The state that the store has of a layer, or its first one.

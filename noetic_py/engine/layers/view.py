@@ -88,7 +88,7 @@ async def _head(spec: ModelSpec, model: Model, request: ModelRequest) -> Request
     """The fixed parts around the conversation, counted again only when they change."""
     counter, window = await ready_counter_of(model), profile_of(model).context_window
     reserved = 0 if window is None else room_for_answer(model, request, window)
-    head: RequestHead | None = spec.cache.get("head")
+    head: RequestHead | None = spec.counted.get("head")
     known = None if head is None else (head.window, head.reserved, head.model)
     if (
         head is None
@@ -98,9 +98,8 @@ async def _head(spec: ModelSpec, model: Model, request: ModelRequest) -> Request
         or head.output != request.output
         or not _same(head.tools, request.tools)
     ):
-        head = spec.cache["head"] = RequestHead(
-            counter, request.instructions, request.tools, request.output, window, reserved, model.name
-        )
+        head = RequestHead(counter, request.instructions, request.tools, request.output, window, reserved, model.name)
+        spec.counted.put("head", head)
     return head
 
 

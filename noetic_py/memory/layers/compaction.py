@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from logging import WARNING
 from operator import is_
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from attrs import define, evolve, field, frozen
 
 from noetic_py.context.protocol import CURRENT
+from noetic_py.core.caches import Cache
 from noetic_py.core.diagnostics import NOWHERE, Where, log
 from noetic_py.core.items import FunctionCallOutput, Item, Message
 from noetic_py.errors import BudgetExceeded, CodecError, LimitExceeded, ModelError, UnknownPrice
@@ -115,7 +115,7 @@ class Compaction(MemoryLayer[Compacted]):
     def __attrs_post_init__(self) -> None:
         code = "compaction-settings"
         # Shared by all handles of the layer.
-        self.__dict__["_known"] = OrderedDict[str, _ShownConversation]()
+        self.__dict__["_known"] = Cache[str, _ShownConversation](_CONVERSATIONS)
         at_least(self, code, 1, window=self.window)
         at_least(self, code, 0, keep_rounds=self.keep_rounds)
         at_least(self, code, 100, max_summary=self.max_summary, max_input=self.max_input)
@@ -192,12 +192,9 @@ class Compaction(MemoryLayer[Compacted]):
 
     def _known_of(self, items: Sequence[Item]) -> _ShownConversation:
         """What is known of a conversation; of those that were not shown for the longest time it is dropped."""
-        all_known: OrderedDict[str, _ShownConversation] = self.__dict__["_known"]
+        all_known: Cache[str, _ShownConversation] = self.__dict__["_known"]
         first = items[0].id if items else ""
-        known = all_known[first] = all_known.pop(first) if first in all_known else _ShownConversation()
-        while len(all_known) > _CONVERSATIONS:
-            all_known.popitem(last=False)
-        return known
+        return all_known.get(first) or all_known.put(first, _ShownConversation())
 
     async def _decided(self, items: Sequence[Item], state: Compacted) -> Compacted:
         """Markers that make it small enough, or as small as may be."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
 from attrs import frozen
 
+from noetic_py.core.caches import cached
 from noetic_py.core.items import Item, Message
 from noetic_py.core.runtime import Runtime
 from noetic_py.memory.functions import function
@@ -162,7 +162,7 @@ def _newest_first(episodes: Mapping[str, Episode]) -> list[str]:
     return [key for _, key in sorted([(each.at, key) for key, each in episodes.items()], reverse=True)]
 
 
-@lru_cache(maxsize=4_096)
+@cached(4_096)
 def _words_of(asked: str, outcome: str) -> frozenset[str]:
     """The words of an episode, which are found once, and not at each recall; texts know their hash."""
     return _words(asked) | _words(outcome)

@@ -6,7 +6,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NotRequired
 from unicodedata import normalize
@@ -14,6 +13,7 @@ from unicodedata import normalize
 from attrs import evolve, field, frozen
 from typing_extensions import TypedDict
 
+from noetic_py.core.caches import cached
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message
 from noetic_py.core.runtime import Runtime, made_at
 from noetic_py.memory.blocks import escape
@@ -674,19 +674,19 @@ def _ordered(facts: Iterable[Fact]) -> list[Fact]:
     return sorted(newest, key=lambda each: each.key)
 
 
-@lru_cache(maxsize=8_192)
+@cached(8_192)
 def _folded(text: str) -> str:
     """A name in the form in which it is compared."""
     return _same(text.replace("_", " ").replace("-", " "))
 
 
-@lru_cache(maxsize=8_192)
+@cached(8_192)
 def _same(text: str) -> str:
     """A value in the form in which it is compared."""
     return " ".join(normalize("NFKC", text).casefold().split())
 
 
-@lru_cache(maxsize=4_096)
+@cached(4_096)
 def _words(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(text.casefold()))
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -26,6 +25,7 @@ from anyio import to_thread
 from attrs import define, evolve, field, frozen
 from numpy.typing import NDArray
 
+from noetic_py.core.caches import Cache
 from noetic_py.errors import CodecError, ConfigError, VersionConflict
 from noetic_py.memory.layers.ranking import Ranking, Vectors
 from noetic_py.memory.layers.vectors import Found, VectorQuery
@@ -257,7 +257,9 @@ class Passages:
     """
 
     limit: int
-    _known: OrderedDict[Owner | None, _Loaded] = field(factory=OrderedDict[Owner | None, _Loaded], init=False)
+    _known: Cache[Owner | None, _Loaded] = field(
+        factory=lambda: Cache[Owner | None, _Loaded](_MOST_CACHED, size=len), init=False
+    )
 
     async def count(self, shelf: Shelf) -> int:
         """How many there are."""
@@ -335,7 +337,7 @@ class Passages:
         committed = await self._commit(shelf, index, after, [*written, *segments], legacy)
         if committed is not None:
             await to_thread.run_sync(lambda: now.advance(committed, added, index.stamp))
-            self._keep(shelf, now)
+            self._known.put(shelf.owner, now)
         return committed is not None
 
     async def _commit(
@@ -381,7 +383,7 @@ class Passages:
                 texts = wanted[begin : begin + _SEGMENT]
                 made |= zip(texts, await embed(texts), strict=True)
             if await self._rewrite(shelf, now, name, changed, made):
-                self._known.pop(shelf.owner, None)
+                self._known.drop(shelf.owner)
                 return len(changed)
         raise VersionConflict("others write the stored passages all the time")
 
@@ -419,16 +421,9 @@ class Passages:
                 await shelf.remove(_INDEX, expected=marked)
             except VersionConflict:
                 continue
-            self._known.pop(shelf.owner, None)
+            self._known.drop(shelf.owner)
             return removed
         raise VersionConflict("others write the stored passages all the time")
-
-    def _keep(self, shelf: Shelf, loaded: _Loaded) -> _Loaded:
-        self._known[shelf.owner] = loaded
-        self._known.move_to_end(shelf.owner)
-        while len(self._known) > 1 and sum(map(len, self._known.values())) > _MOST_CACHED:
-            self._known.popitem(last=False)
-        return loaded
 
     async def _load(self, shelf: Shelf) -> _Loaded:
         for _ in range(_ATTEMPTS):
@@ -439,13 +434,13 @@ class Passages:
             index = _PassageIndex.parse(stored, version)
             if known is not None and known.index.stamp == index.stamp:
                 known.index = evolve(known.index, version=version)
-                return self._keep(shelf, known)
+                return self._known.put(shelf.owner, known)
             if not isinstance(stored, str):
-                return self._keep(shelf, await _legacy(shelf, index))
+                return self._known.put(shelf.owner, await _legacy(shelf, index))
             if known is None or known.index.stamp not in index.before or known.legacy:
                 known = _Loaded(_PassageIndex())
             if await _read(shelf, known, index):
-                return self._keep(shelf, known)
+                return self._known.put(shelf.owner, known)
         raise VersionConflict("others write the stored passages all the time")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from anyio.lowlevel import checkpoint
 from attrs import define, evolve, field, frozen
 
+from noetic_py.core.caches import Cache
 from noetic_py.core.items import Item, Message
 from noetic_py.errors import ConfigError, LayerError, MissingExtra, NoeticError
 from noetic_py.memory.binding import Alone, Draft
@@ -64,8 +64,8 @@ class _Shared:
     """What all handles of a layer share; NumPy is needed from the first text on."""
 
     limit: int
-    queries: OrderedDict[str, Sequence[float]] = field(factory=OrderedDict[str, Sequence[float]])
-    warned: OrderedDict[tuple[str, str], None] = field(factory=OrderedDict[tuple[str, str], None])
+    queries: Cache[str, Sequence[float]] = field(factory=lambda: Cache[str, Sequence[float]](_MOST_QUERIES))
+    warned: Cache[tuple[str, str], bool] = field(factory=lambda: Cache[tuple[str, str], bool](_MOST_WARNED))
     _passages: Passages | None = None
     _local: LocalShelf | None = None
 
@@ -397,9 +397,7 @@ class SemanticRecall(MemoryLayer[Remembered]):
         if vector is None:
             # A round of tool calls asks the same once more.
             [vector] = (await self._vectors([query])).tolist()
-            known[query] = vector
-            while len(known) > _MOST_QUERIES:
-                known.popitem(last=False)
+            known.put(query, vector)
         wider = limit if self.rerank is None else 4 * limit
         wanted = VectorQuery(query, vector, wider, self.least, self.words, since, until, where)
         database = self._database
@@ -431,9 +429,7 @@ class SemanticRecall(MemoryLayer[Remembered]):
             others = {"another": 1} if await self._answered(database.others(self.storage.owner, name, limit=1)) else {}
         key = ("" if self._is_alone else self.ctx.run_id, name)
         if others and key not in self._common.warned:
-            while len(self._common.warned) > _MOST_WARNED:
-                self._common.warned.popitem(last=False)
-            self._common.warned[key] = None
+            self._common.warned.put(key, True)
             what = ", ".join(f"{count} of {other!r}" for other, count in others.items())
             self.warn(f"passages with vectors of another embedder than {name!r} are not found: {what}; call reindex()")
 

@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, runtime_checkable
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, runtime_checka
 from anyio import to_thread
 from attrs import field, frozen
 
+from noetic_py.core.caches import cached
 from noetic_py.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ def words(text: str) -> list[str]:
     return [_stem(word[:_LONGEST_WORD]) for word in _WORD.findall(text.casefold())]
 
 
-@lru_cache(maxsize=50_000)
+@cached(50_000)
 def _stem(word: str) -> str:
     return _ENDING.sub("", word)
 
