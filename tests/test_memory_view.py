@@ -571,6 +571,27 @@ def test_a_summary_in_place_of_old_items_is_shown_and_moves_the_history() -> Non
     assert after.repeated == view.tokens
 
 
+def test_what_only_a_refused_view_was_made_of_is_not_repeated() -> None:
+    projector, log = Projector(), chat(2)
+    shown = projector.assemble(RequestHead(COUNTER), log.rendered("x"))
+    log.extend([Message.assistant("high"), Message.user("word " * 100)])
+    with pytest.raises(LimitExceeded):
+        projector.assemble(RequestHead(COUNTER, window=50), log.rendered("x"))
+    log.extend([Message.assistant("so"), Message.user("on")])
+    view = projector.fork().assemble(RequestHead(COUNTER), log.rendered("x"), projected=list(log))
+    assert view.repeated == shown.tokens
+    assert projector.assemble(RequestHead(COUNTER), log.rendered("x")).repeated == shown.tokens
+
+
+def test_a_view_does_not_begin_where_another_item_stands_now_that_needs_the_one_before() -> None:
+    head, projector = RequestHead(COUNTER, window=60), Projector()
+    log = ItemLog([Message.user("word " * 100), Reasoning(summary="word " * 50), Message.user("on")])
+    assert list(projector.assemble(head, log.rendered("x")).items) == [log[2]]
+    log.rollback(2)
+    log.extend([FunctionCall(name="look", call_id="1"), FunctionCallOutput(call_id="1", output=""), Message.user("on")])
+    assert list(projector.assemble(evolve(head, window=1_000), log.rendered("x")).items) == list(log)
+
+
 # ------------------------------------------------------------------------------------------------ the account
 
 

@@ -561,6 +561,11 @@ class HistoryIndex:
         """The closed cuts, the oldest first."""
         return tuple(self._cuts[: self._known])
 
+    def may_begin(self, place: int) -> bool:
+        """Whether what follows a place can be shown without what stands before it."""
+        found = bisect_left(self._cuts, place, 0, self._known)
+        return place in (0, self.tail) or (found < self._known and self._cuts[found] == place)
+
     def oldest_cut(self, limit: int, latest: int) -> int:
         """The oldest closed cut behind which no more than `limit` tokens follow; `latest` where none before it is.
 

@@ -341,7 +341,11 @@ class Projector:
 
     # `_same` is how many items at the start of the conversation are those that the last view was made of, and `_index`
     # counts the items of that view. It is `None` until a conversation is there that was begun in another process.
-    __slots__ = ("_index", "_log", "_narrowed", "_narrowing", "_same", "anchors", "listed", "made", "recorded", "shown")
+    # `_before` is these counts while the next view is made, and after a view that had no room.
+    __slots__ = (
+        "_before", "_index", "_log", "_narrowed", "_narrowing", "_same", "anchors", "listed", "made", "recorded",
+        "shown",
+    )  # fmt: skip
 
     def __init__(self, anchors: Anchors | None = None, shown: LastView | None = None) -> None:
         self.anchors: Anchors = Anchors() if anchors is None else anchors
@@ -353,13 +357,14 @@ class Projector:
         self._narrowed: HistoryIndex | None = None
         self._narrowing: Narrowing | None = None
         self._index: HistoryIndex | None = None
+        self._before: HistoryIndex | None = None
         self._same = 0
 
     def fork(self) -> Self:
         """A projector that knows the same and goes its own way; costs nothing per item."""
         child = type(self)(self.anchors.fork(), self.shown)
         child.made, child.recorded, child.listed = self.made, self.recorded, self.listed
-        child._same, child._narrowing = self._same, self._narrowing
+        child._same, child._narrowing, child._before = self._same, self._narrowing, self._before
         child._log = self._log.fork()
         child._narrowed = None if self._narrowed is None else self._narrowed.fork()
         if self._index is not None:
@@ -373,7 +378,7 @@ class Projector:
         """This projector, with the counts of another one that has made the same view."""
         if other._index is not None:
             self._log, self._narrowed, self._index, self._same = other._log, other._narrowed, other._index, other._same
-            self._narrowing, self.listed = other._narrowing, other.listed
+            self._narrowing, self.listed, self._before = other._narrowing, other.listed, other._before
         return self
 
     def plan(self, head: RequestHead, demands: Sequence[Demand]) -> Allocation:
@@ -461,12 +466,13 @@ class Projector:
     def _past(self, head: RequestHead, history: Sequence[Item], projected: Sequence[Item] | None) -> _ViewHistory:
         if self._index is None and self.shown is not None:
             self._count_shown(self.shown, history, head.counter)
-        before = None if self._index is None else self._index.fork()
+        if self._before is None and self._index is not None:
+            self._before = self._index.fork()
         same = self._log.update(history, head.counter)
         tail = self._log.tail
         if projected is None:
             self._narrowed = self._narrowing = None
-            return self._since_shown(before, _ViewHistory(history, self._log, tail, same, None))
+            return self._since_shown(_ViewHistory(history, self._log, tail, same, None))
         made = Narrowing(projected, history, tail, self._narrowing)
         wanted, kept, self._narrowing = made.wanted, made.kept, made
         items = [*kept, *history[tail:]]
@@ -475,7 +481,7 @@ class Projector:
         same = self._narrowed.update(items, head.counter, grows=False)
         halves = f", {len(wanted) - len(kept)} of them halves of pairs" if len(kept) < len(wanted) else ""
         note = f"the layers show {len(kept)} of {tail} items{halves}"
-        return self._since_shown(before, _ViewHistory(items, self._narrowed, len(kept), same, note))
+        return self._since_shown(_ViewHistory(items, self._narrowed, len(kept), same, note))
 
     def _count_shown(self, shown: LastView, history: Sequence[Item], counter: TokenCounter) -> None:
         """Count what the last view was made of, in a process that has not made it."""
@@ -493,8 +499,9 @@ class Projector:
             self._narrowed.update(items, counter, grows=False)
             self._same = len(items)
 
-    def _since_shown(self, before: HistoryIndex | None, past: _ViewHistory) -> _ViewHistory:
+    def _since_shown(self, past: _ViewHistory) -> _ViewHistory:
         """The same, compared with the last view rather than with the last look at the conversation."""
+        before = self._before
         if self.shown is not None and self._index is not past.index:
             self._same = 0 if before is None else min(self._same, before.shared_with(past.items))
             self._index = past.index
@@ -597,8 +604,10 @@ class Projector:
     def _cut(self, head: RequestHead, parts: Parts, past: _ViewHistory, *, anew: bool) -> int:
         """Where the history begins: where it began before, as long as that fits."""
         shown = self.shown
-        cut = 0 if anew or shown is None or past.same < shown.cut else shown.cut
-        cut = min(cut, past.tail)
+        cut = 0 if anew or shown is None or past.same < shown.cut else min(shown.cut, past.tail)
+        if not past.index.may_begin(cut):
+            # What stood there in the last view is gone, and something else follows now.
+            cut = 0
         if head.room is None:
             return cut
         room = head.room - total(parts.all)
@@ -684,7 +693,7 @@ class Projector:
         end = placed[kept].place if kept < len(placed) else len(past.items)
         self.anchors.assemblies += 1
         self.anchors.paid += total(parts.supersedes) + total(self._still(parts))
-        self._same, self._index = len(past.items), past.index
+        self._same, self._index, self._before = len(past.items), past.index, None
         layers = {block.layer: 0 for block in blocks}
         for part in parts.all:
             layers[part.layer] = layers.get(part.layer, 0) + part.counts
