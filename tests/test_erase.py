@@ -244,6 +244,9 @@ async def test_layers_with_a_database_of_their_own_are_asked() -> None:
             asked.append(owner)
             return 7 if len(asked) == 1 else 0
 
+        async def scrub(self) -> Sequence[str]:
+            return ["a shelf", "copies of them"]
+
     class Database(Recorded):
         async def forget(self, owner: Owner, /) -> int:
             asked.append(owner)
@@ -263,6 +266,7 @@ async def test_layers_with_a_database_of_their_own_are_asked() -> None:
         Owner(Scope.THREAD, "t", "theirs"),
     }
     assert found.removed["passages"] == 7
+    assert found.remaining[:3] == ("a shelf", "copies of them", "the lists' files: end the process")
 
 
 async def test_artifacts_are_erased_wherever_their_store_has_them() -> None:

@@ -465,6 +465,16 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
         """
         return 0
 
+    async def scrub(self) -> Sequence[str]:
+        """Take what `erase_owner` has removed out of the files of a database of the layer's own.
+
+        [`Harness.erase`][noetic_py.Harness.erase] calls it once, when all is removed.
+
+        Returns:
+            Where it may still be, and what removes it there; a sentence each, for the certificate.
+        """
+        return ()
+
     async def reindex_owner(self, storage: LayerStorage) -> int:
         """Bring what the layer keeps for an owner into the form of its settings, such as vectors of its embedder.
 

@@ -126,13 +126,14 @@ class Erasure:
         self.living.forget_user(self.user_id)
         clear_caches()
         remaining = [each for backend in self._backends for each in await backend.scrub()]
+        remaining += [each for layer in self.layers for each in await layer.scrub()]
         described = await self.store.backend.describe()
         return ErasureCertificate(
             self.user_id,
             self.store.runtime.now(),
             described["backend"],
             {kind: removed[kind] for kind in sorted(removed) if removed[kind]},
-            (*remaining, *await self._everyones(), *await self._ownerless(), *_elsewhere(found.unread)),
+            (*dict.fromkeys(remaining), *await self._everyones(), *await self._ownerless(), *_elsewhere(found.unread)),
         )
 
     @property

@@ -312,6 +312,14 @@ class SemanticRecall(MemoryLayer[Remembered]):
         """
         return 0 if self.vectors is None else await self._answered(self.vectors.forget(owner))
 
+    async def scrub(self) -> Sequence[str]:
+        """Where the database of `vectors=` may still have what was removed.
+
+        Raises:
+            LayerError: The database has failed.
+        """
+        return () if self.vectors is None else await self._answered(self.vectors.scrub())
+
     async def recall(self, query: str, budget: int) -> str:
         """The nearest passages that the budget has room for, as they were said one after the other."""
         if not query.strip():

@@ -217,6 +217,14 @@ class VectorStore(Protocol):
         """Remove all that an owner has; returns how many passages that were."""
         ...
 
+    async def scrub(self) -> Sequence[str]:
+        """Take what was removed out of its files; `harness.erase` calls it.
+
+        Returns:
+            Where removed passages may still be that this cannot reach, and what removes them there; a sentence each.
+        """
+        ...
+
     async def others(self, owner: Owner, embedder: str, /, *, limit: int) -> Sequence[Found]:
         """Passages with a vector of another embedder, which `nearest` does not find; the oldest first.
 

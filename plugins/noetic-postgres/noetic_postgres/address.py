@@ -47,6 +47,14 @@ class Address:
     timeout: float
     secrets: tuple[Secret[str], ...] = field(default=(), repr=False)
 
+    @property
+    def left_behind(self) -> tuple[str, ...]:
+        """Where the server may still have what was deleted, and what removes it there."""
+        return (
+            f"PostgreSQL: deleted rows stay in the files of {self.where} until VACUUM FULL of its tables",
+            "PostgreSQL: the write-ahead log and its archive, replicas and base backups, until they are replaced",
+        )
+
     def connection_text(self, *, name: str, seconds: float) -> str:
         """The connection parameters of the driver.
 

@@ -334,11 +334,7 @@ class Runs(Queues):
 
     def scrub(self) -> Sequence[str]:
         """Delete nothing more: the files are the server's, and the data of other programs are in them too."""
-        schema = self.link.address.schema
-        return (
-            f"PostgreSQL: deleted rows stay in the server's files until VACUUM FULL of the tables of schema {schema}",
-            "PostgreSQL: the write-ahead log and its archive, replicas and base backups, until they are replaced",
-        )
+        return self.link.address.left_behind
 
     # -- forks and deletion
 

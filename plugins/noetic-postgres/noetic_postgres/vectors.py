@@ -156,6 +156,11 @@ class PgVectorStore:
         """
         return await self._run(partial(passages.forget, owner=owner), write=True)
 
+    async def scrub(self) -> Sequence[str]:
+        """Where the server may still have what was removed: its files are not touched."""
+        await checkpoint()
+        return self._address.left_behind
+
     async def others(self, owner: Owner, embedder: str, /, *, limit: int) -> Sequence[Found]:
         """Passages with a vector of another embedder, which `nearest` does not find; the oldest first.
 

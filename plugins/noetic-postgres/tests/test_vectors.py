@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 import numpy as np
+import psycopg
 import pytest
 from attrs import define, evolve, field
 from hypothesis import HealthCheck, given, settings
@@ -30,6 +31,7 @@ from noetic_py.memory import Found, Owner, Scope, SemanticRecall, VectorQuery, V
 from noetic_py.memory.layers.passages import LocalShelf, Passages
 from noetic_py.memory.layers.vectors import unit, words
 from noetic_py.testing import ScriptedModel
+from tests.layer_runs import Letters
 from tests.properties.checks import examples
 
 pytestmark = pytest.mark.anyio
@@ -585,3 +587,41 @@ async def test_a_store_that_is_away_does_no_harm_to_a_run() -> None:
     assert {event.layer for event in failed} == {"past"}
     assert all("the server could not be reached" in event.error and "hunter2" not in event.error for event in failed)
     await store.close()
+
+
+async def test_rows_of_an_erased_user_are_in_the_files_until_the_tables_are_vacuumed_as_the_certificate_says(
+    vector_server: PostgresServer, vector_schema: str
+) -> None:
+    mark = "brightlanternword"
+
+    def holding() -> int:
+        with psycopg.connect(vector_server.url(vector_schema).partition("?")[0], autocommit=True) as connection:
+            connection.execute("CHECKPOINT")
+        files = [path for path in (vector_server.data / "base").rglob("*") if path.is_file()]
+        return sum(mark.encode() in path.read_bytes() for path in files)
+
+    async with opened(vector_server, vector_schema) as store, PostgresBackend(vector_server.url(vector_schema)) as kept:
+
+        class Mem(Memory):
+            past: SemanticRecall = SemanticRecall(embedder=Letters(), scope=Scope.USER, vectors=store)
+
+        @step
+        async def learn(text: str, ctx: Context[Mem]) -> int:
+            return await ctx.memory.past.remember(text)
+
+        async with Harness(memory=Mem(), checkpoints=kept, plugins=()) as harness:
+            await harness.run(learn, f"The word is {mark}.", user_id="ada")
+            await store.build_index(ADA, Letters().name)
+            assert holding() > 1
+            certificate = await harness.erase("ada")
+            assert await store.scrub() == await kept.scrub()
+    assert certificate.removed["passages"] == 1
+    # Once, though the runs and the vectors are both there.
+    [told] = [each for each in certificate.remaining if "VACUUM FULL" in each]
+    assert f"(schema {vector_schema})" in told
+    assert holding() > 0
+    with psycopg.connect(vector_server.url(vector_schema).partition("?")[0], autocommit=True) as connection:
+        named = "SELECT tablename FROM pg_tables WHERE schemaname = %s"
+        for (table,) in connection.execute(named, (vector_schema,)).fetchall():
+            connection.execute(sql.SQL("VACUUM FULL {}").format(sql.Identifier(vector_schema, table)))
+    assert holding() == 0
