@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from attrs import frozen
 from mcp import MCPError, types
+from mcp.server.lowlevel import Server
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 
 from noetic_mcp.elicitation import resolved
@@ -22,11 +23,36 @@ from noetic_py.core.values import is_array
 from noetic_py.errors import ConfigError, NoeticError
 from noetic_py.tools.definition import AnyTool, render_output
 
-__all__ = ["Completions", "ServedPrompts", "ServedResource", "ServedResources", "served_resource"]
+__all__ = ["Completions", "ServedPrompts", "ServedResource", "ServedResources", "serve_content", "served_resource"]
 
 _MOST_COMPLETIONS: Final = 100
 
 Contents: TypeAlias = "types.TextResourceContents | types.BlobResourceContents"
+
+
+def serve_content(
+    server: Server[Any],
+    runs: Runs,
+    resources: Mapping[str, AnyStep | AnyTool] | None,
+    prompts: Mapping[str, AnyStep | AnyTool] | None,
+) -> None:
+    """Have a server offer resources and prompts; what is not given has no handler, so that clients are not told of it.
+
+    Raises:
+        ConfigError: One is not a step or a tool, or the arguments of a resource are not those of its URI.
+    """
+    read = ServedResources(runs, Served({} if resources is None else resources, served_resource))
+    asked = ServedPrompts(runs, Served({} if prompts is None else prompts, served_step))
+    if resources is not None:
+        server.add_request_handler("resources/list", types.PaginatedRequestParams, read.list)
+        server.add_request_handler("resources/templates/list", types.PaginatedRequestParams, read.templates)
+        server.add_request_handler("resources/read", types.ReadResourceRequestParams, read.read)
+    if prompts is not None:
+        server.add_request_handler("prompts/list", types.PaginatedRequestParams, asked.list)
+        server.add_request_handler("prompts/get", types.GetPromptRequestParams, asked.get)
+    if resources is not None or prompts is not None:
+        complete = Completions(read.served, asked.served).complete
+        server.add_request_handler("completion/complete", types.CompleteRequestParams, complete)
 
 
 @frozen(eq=False)

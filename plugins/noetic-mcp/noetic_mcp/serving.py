@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
+from logging import Logger
 from typing import Any, Final
 
 from attrs import frozen
 from mcp import MCPError, types
 from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import ListenHandler, SubscriptionBus
 
 from noetic_mcp.elicitation import pending_text
-from noetic_mcp.served_content import Completions, ServedPrompts, ServedResources, served_resource
+from noetic_mcp.served_content import serve_content
+from noetic_mcp.served_logging import ClientLog
 from noetic_mcp.served_run import RUN_ID, Opened, Request, Runs, wanted_run
 from noetic_mcp.served_sessions import AnnouncingServer, Sessions
 from noetic_mcp.served_step import Served, ServedStep, served_step
@@ -36,6 +39,7 @@ def mcp_server(
     resources: Mapping[str, AnyStep | AnyTool] | None = None,
     prompts: Mapping[str, AnyStep | AnyTool] | None = None,
     changes: SubscriptionBus | None = None,
+    logger: Logger | None = None,
     name: str = "noetic",
     instructions: str | None = None,
     state: Callable[[], object] | None = None,
@@ -52,6 +56,7 @@ def mcp_server(
             such as `"tides://{port}"` gives a step its one variable, and a tool its arguments.
         prompts: Steps and tools that make a prompt, by its name: a text, a message or messages.
         changes: Where you announce that one of these mappings has changed; clients then list it again.
+        logger: What it gets while a request is served is sent to the client, from the level on that the client sets.
         name: The server's name.
         instructions: Instructions for clients on the use of the server.
         state: Makes the state of a run; needed by steps that ask for a type of their own.
@@ -65,26 +70,19 @@ def mcp_server(
         raise ConfigError("there is no flow to serve", code="mcp-flows", hint='serve_mcp(harness, {"ask": flow})')
     runs = Runs(harness, state)
     calls = _Calls(runs, Served(given, served_step))
-    read = ServedResources(runs, Served({} if resources is None else resources, served_resource))
-    asked = ServedPrompts(runs, Served({} if prompts is None else prompts, served_step))
-    has_arguments = resources is not None or prompts is not None
-    # What is not offered has no handler, so that clients are not told of it.
     server = (Server[Any] if changes is None else AnnouncingServer)(
         name,
         version=version("noetic-mcp"),
         instructions=instructions,
         on_list_tools=calls.list_tools,
         on_call_tool=calls.call_tool,
-        on_list_resources=read.list if resources is not None else None,
-        on_list_resource_templates=read.templates if resources is not None else None,
-        on_read_resource=read.read if resources is not None else None,
-        on_list_prompts=asked.list if prompts is not None else None,
-        on_get_prompt=asked.get if prompts is not None else None,
-        on_completion=Completions(read.served, asked.served).complete if has_arguments else None,
         on_subscriptions_listen=None if changes is None else ListenHandler(changes),
     )
+    serve_content(server, runs, resources, prompts)
     if changes is not None:
         Sessions(changes).serve(server, resources=resources is not None)
+    if logger is not None:
+        ClientLog(logger).serve(server)
     # A client must return the request state that it was given.
     server.middleware.append(RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience=name))
     return server
@@ -97,6 +95,7 @@ async def serve_mcp(
     resources: Mapping[str, AnyStep | AnyTool] | None = None,
     prompts: Mapping[str, AnyStep | AnyTool] | None = None,
     changes: SubscriptionBus | None = None,
+    logger: Logger | None = None,
     name: str = "noetic",
     instructions: str | None = None,
     state: Callable[[], object] | None = None,
@@ -120,6 +119,7 @@ async def serve_mcp(
             such as `"tides://{port}"` gives a step its one variable, and a tool its arguments.
         prompts: Steps and tools that make a prompt, by its name: a text, a message or messages.
         changes: Where you announce that one of these mappings has changed; clients then list it again.
+        logger: What it gets while a request is served is sent to the client, from the level on that the client sets.
         name: The server's name.
         instructions: Instructions for clients on the use of the server.
         state: Makes the state of a run; needed by steps that ask for a type of their own.
@@ -137,6 +137,7 @@ async def serve_mcp(
         resources=resources,
         prompts=prompts,
         changes=changes,
+        logger=logger,
         name=name,
         instructions=instructions,
         state=state,
@@ -144,8 +145,6 @@ async def serve_mcp(
     if port is not None:
         await _serve_http(server, host, port, allowed_hosts)
         return
-    from mcp.server.stdio import stdio_server
-
     async with stdio_server() as (reads, writes):
         await server.run(reads, writes, server.create_initialization_options())
 

@@ -6,6 +6,7 @@ The names and texts of the tools, resources and prompts are the suite's.
 from __future__ import annotations
 
 import base64
+import logging
 import sys
 from collections.abc import Mapping
 from enum import Enum
@@ -19,6 +20,7 @@ from pydantic import BaseModel, Field, JsonValue
 from noetic_py import Ask, Context, Harness, InMemoryBackend, InputFile, InputImage, InputText, Tool, tool
 from noetic_py.tools.definition import AnyTool
 
+LOGGER: Final = logging.getLogger("judged")
 PNG: Final = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGP4z8DwHwAFAAH/iZk9HQAAAABJRU5ErkJggg=="
 )
@@ -72,6 +74,16 @@ async def test_tool_with_progress(ctx: Context) -> str:
     for percent in (0, 50, 100):
         ctx.progress.set(percent)
     return "done"
+
+
+async def log() -> str:
+    for done in ("begins", "is half done", "is done"):
+        LOGGER.info("the tool %s", done)
+    return "done"
+
+
+test_tool_with_logging: Final = tool(name="test_tool_with_logging", description="Log what it does.")(log)
+test_logging_tool: Final = tool(name="test_logging_tool", description="Log where the request says so.")(log)
 
 
 @tool
@@ -285,6 +297,8 @@ FLOWS: Final[tuple[AnyTool, ...]] = (
     test_multiple_content_types,
     test_error_handling,
     test_tool_with_progress,
+    test_tool_with_logging,
+    test_logging_tool,
     test_reconnection,
     test_elicitation,
     test_elicitation_sep1034_defaults,
@@ -310,6 +324,7 @@ PROMPTS: Final[tuple[AnyTool, ...]] = (
 
 
 async def main(port: int) -> None:
+    LOGGER.setLevel(logging.INFO)
     async with Harness(checkpoints=InMemoryBackend()) as harness:
         await serve_mcp(
             harness,
@@ -317,6 +332,7 @@ async def main(port: int) -> None:
             resources=RESOURCES,
             prompts={each.name: each for each in PROMPTS},
             changes=InMemorySubscriptionBus(),
+            logger=LOGGER,
             port=port,
         )
 
