@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from noetic_mcp.client_model import ClientModel
 from noetic_mcp.errors import (
+    ClientModelUnavailable,
     McpConnectionLost,
     McpError,
     McpLoginFailed,
@@ -18,6 +20,8 @@ from noetic_mcp.server import McpServer, McpServerOptions
 from noetic_mcp.serving import mcp_server, serve_mcp
 
 __all__ = [
+    "ClientModel",
+    "ClientModelUnavailable",
     "McpConnectionLost",
     "McpError",
     "McpLoginFailed",

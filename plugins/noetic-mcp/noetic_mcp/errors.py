@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from noetic_py.errors import NoeticError
+from noetic_py.errors import ModelNotFound, NoeticError
 
 __all__ = [
+    "ClientModelUnavailable",
     "McpConnectionLost",
     "McpError",
     "McpLoginFailed",
@@ -58,3 +59,10 @@ class McpProtocolError(McpError):
 
 class McpToolError(McpError):
     """A tool says that it has failed (`isError`); the message is its own."""
+
+
+class ClientModelUnavailable(ModelNotFound):
+    """The model of the client could not be asked: there is no client, it offers none to servers, or it refused.
+
+    A [`FallbackModel`][noetic_py.models.FallbackModel] asks its next model then.
+    """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
@@ -23,7 +24,7 @@ from noetic_py.errors import ConfigError, RunNotFound
 from noetic_py.runner.registry import RunStream
 from noetic_py.runner.runs import RunInfo
 
-__all__ = ["RUN_ID", "Opened", "Request", "Runs", "wanted_run"]
+__all__ = ["REQUEST", "RUN_ID", "Opened", "Request", "Runs", "wanted_run"]
 
 RUN_ID: Final = "noetic/run_id"
 """The key in `_meta` under which a call names its run, and a result says it."""
@@ -32,6 +33,9 @@ _LONGEST_MESSAGE: Final = 500
 
 Request: TypeAlias = ServerRequestContext[Any, Any]
 Opened: TypeAlias = AbstractAsyncContextManager[RunStream[Any, Any]]
+
+REQUEST: Final[ContextVar[Request | None]] = ContextVar("noetic_mcp.request", default=None)
+"""The request that a run serves, for its steps."""
 
 
 @frozen(eq=False)
@@ -83,6 +87,15 @@ class Runs:
         self, ctx: Request, params: types.InputResponseRequestParams, step: AnyStep, opened: Opened
     ) -> AnyResult | types.InputRequiredResult:
         """Follow a run until it has ended, or waits for what this request cannot ask the person."""
+        token = REQUEST.set(ctx)
+        try:
+            return await self._to_the_end(ctx, params, step, opened)
+        finally:
+            REQUEST.reset(token)
+
+    async def _to_the_end(
+        self, ctx: Request, params: types.InputResponseRequestParams, step: AnyStep, opened: Opened
+    ) -> AnyResult | types.InputRequiredResult:
         # Nothing is asked twice in a request: a client that answers by itself may answer wrong each time.
         shown = set(params.input_responses or {})
         while True:

@@ -13,13 +13,26 @@ from enum import Enum
 from typing import Annotated, Any, Final, Literal
 
 import anyio
-from mcp.server.subscriptions import InMemorySubscriptionBus
-from noetic_mcp import serve_mcp
+from mcp.server.subscriptions import InMemorySubscriptionBus, PromptsListChanged, ToolsListChanged
+from noetic_mcp import ClientModel, serve_mcp
 from pydantic import BaseModel, Field, JsonValue
 
-from noetic_py import Ask, Context, Harness, InMemoryBackend, InputFile, InputImage, InputText, Tool, tool
+from noetic_py import (
+    Ask,
+    Context,
+    Harness,
+    InMemoryBackend,
+    InputFile,
+    InputImage,
+    InputText,
+    ModelSettings,
+    Tool,
+    call_model,
+    tool,
+)
 from noetic_py.tools.definition import AnyTool
 
+CHANGES: Final = InMemorySubscriptionBus()
 LOGGER: Final = logging.getLogger("judged")
 PNG: Final = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGP4z8DwHwAFAAH/iZk9HQAAAABJRU5ErkJggg=="
@@ -84,6 +97,27 @@ async def log() -> str:
 
 test_tool_with_logging: Final = tool(name="test_tool_with_logging", description="Log what it does.")(log)
 test_logging_tool: Final = tool(name="test_logging_tool", description="Log where the request says so.")(log)
+
+
+@tool
+async def test_trigger_tool_change() -> str:
+    """Say that the tools have changed."""
+    await CHANGES.publish(ToolsListChanged())
+    return "done"
+
+
+@tool
+async def test_trigger_prompt_change() -> str:
+    """Say that the prompts have changed."""
+    await CHANGES.publish(PromptsListChanged())
+    return "done"
+
+
+@tool
+async def test_sampling(ctx: Context, prompt: str) -> str:
+    """Ask the client's model."""
+    settings = ModelSettings(max_output_tokens=100)
+    return f"LLM response: {await call_model(ClientModel(), settings=settings)(prompt, ctx)}"
 
 
 @tool
@@ -299,6 +333,9 @@ FLOWS: Final[tuple[AnyTool, ...]] = (
     test_tool_with_progress,
     test_tool_with_logging,
     test_logging_tool,
+    test_trigger_tool_change,
+    test_trigger_prompt_change,
+    test_sampling,
     test_reconnection,
     test_elicitation,
     test_elicitation_sep1034_defaults,
@@ -331,7 +368,7 @@ async def main(port: int) -> None:
             {each.name: each for each in FLOWS},
             resources=RESOURCES,
             prompts={each.name: each for each in PROMPTS},
-            changes=InMemorySubscriptionBus(),
+            changes=CHANGES,
             logger=LOGGER,
             port=port,
         )
