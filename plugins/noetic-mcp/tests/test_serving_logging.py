@@ -9,9 +9,11 @@ from threading import Thread
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from mcp import types
 from mcp.client import Client
+from mcp.server.subscriptions import InMemorySubscriptionBus
 from noetic_mcp import mcp_server
 
 from noetic_py import Harness, Secret, step, tool
@@ -143,3 +145,22 @@ async def test_requests_at_once_get_their_own_messages(mode: str) -> None:
 async def test_without_a_logger_none_is_offered() -> None:
     async with Harness() as harness, Client(mcp_server(harness, {"report": report}), mode="legacy") as client:
         assert client.server_capabilities.logging is None
+
+
+async def test_where_there_is_no_session_none_is_kept() -> None:
+    async with Harness() as harness:
+        server = mcp_server(harness, {"report": report}, resources={}, changes=InMemorySubscriptionBus(), logger=LOGGER)
+        app = server.streamable_http_app(stateless_http=True, json_response=True)
+        transport = httpx2.ASGITransport(app=app)
+        async with (
+            server.session_manager.run(),
+            httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:1") as client,
+        ):
+            for method, params, told in (
+                ("logging/setLevel", {"level": "error"}, "there is no session"),
+                ("resources/subscribe", {"uri": "docs://Brest"}, "the session has not been initialized"),
+            ):
+                sent = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+                headers = {"Accept": "application/json, text/event-stream"}
+                answer = await client.post("/mcp", json=sent, headers=headers)
+                assert told in answer.json()["error"]["message"]

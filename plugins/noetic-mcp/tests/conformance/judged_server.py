@@ -40,16 +40,18 @@ PNG: Final = base64.b64decode(
 WAV: Final = base64.b64decode("UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YQAAAAA=")
 
 
-@tool
-async def test_simple_text() -> str:
-    """Give a text."""
-    return "This is a simple text response for testing."
+def gives_text(name: str, text: str) -> AnyTool:
+    async def give() -> str:
+        return text
+
+    return tool(name=name, description="Give a text.")(give)
 
 
-@tool
-async def test_image_content() -> InputImage:
-    """Give an image."""
-    return InputImage(data=PNG, media_type="image/png")
+def gives_image(name: str) -> AnyTool:
+    async def give() -> InputImage:
+        return InputImage(data=PNG, media_type="image/png")
+
+    return tool(name=name, description="Give an image.")(give)
 
 
 @tool
@@ -118,12 +120,6 @@ async def test_sampling(ctx: Context, prompt: str) -> str:
     """Ask the client's model."""
     settings = ModelSettings(max_output_tokens=100)
     return f"LLM response: {await call_model(ClientModel(), settings=settings)(prompt, ctx)}"
-
-
-@tool
-async def test_reconnection() -> str:
-    """Give a text over a connection that may be closed before."""
-    return "done"
 
 
 class User(BaseModel):
@@ -267,27 +263,9 @@ json_schema_2020_12_tool: Final = Tool.from_schema(
 
 
 @tool
-async def static_text() -> str:
-    """A text."""
-    return "This is the content of the static text resource."
-
-
-@tool
-async def static_binary() -> InputImage:
-    """An image."""
-    return InputImage(data=PNG, media_type="image/png")
-
-
-@tool
 async def template(id: str) -> Mapping[str, Any]:
     """Data by their id."""
     return {"id": id, "templateTest": True, "data": f"Data for ID: {id}"}
-
-
-@tool
-async def test_simple_prompt() -> str:
-    """A prompt without arguments."""
-    return "This is a simple prompt for testing."
 
 
 @tool
@@ -324,8 +302,8 @@ async def test_input_required_result_prompt(ctx: Context) -> str:
 
 
 FLOWS: Final[tuple[AnyTool, ...]] = (
-    test_simple_text,
-    test_image_content,
+    gives_text("test_simple_text", "This is a simple text response for testing."),
+    gives_image("test_image_content"),
     test_audio_content,
     test_embedded_resource,
     test_multiple_content_types,
@@ -336,7 +314,7 @@ FLOWS: Final[tuple[AnyTool, ...]] = (
     test_trigger_tool_change,
     test_trigger_prompt_change,
     test_sampling,
-    test_reconnection,
+    gives_text("test_reconnection", "done"),
     test_elicitation,
     test_elicitation_sep1034_defaults,
     test_elicitation_sep1330_enums,
@@ -347,12 +325,12 @@ FLOWS: Final[tuple[AnyTool, ...]] = (
     json_schema_2020_12_tool,
 )
 RESOURCES: Final[Mapping[str, AnyTool]] = {
-    "test://static-text": static_text,
-    "test://static-binary": static_binary,
+    "test://static-text": gives_text("static_text", "This is the content of the static text resource."),
+    "test://static-binary": gives_image("static_binary"),
     "test://template/{id}/data": template,
 }
 PROMPTS: Final[tuple[AnyTool, ...]] = (
-    test_simple_prompt,
+    gives_text("test_simple_prompt", "This is a simple prompt for testing."),
     test_prompt_with_arguments,
     test_prompt_with_embedded_resource,
     test_prompt_with_image,
