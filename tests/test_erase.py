@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -248,7 +248,7 @@ async def test_layers_with_a_database_of_their_own_are_asked() -> None:
             return ["a shelf", "copies of them"]
 
     class Database(Recorded):
-        async def forget(self, owner: Owner, /) -> int:
+        async def forget(self, owner: Owner, where: Mapping[str, str] | None = None, /) -> int:
             asked.append(owner)
             return 0
 

@@ -6,7 +6,7 @@ import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any
@@ -416,9 +416,13 @@ class Recorded:
         self.asked.append(owner)
         return self.kept.get(owner, [])[: query.limit]
 
-    async def forget(self, owner: Owner, /) -> int:
+    async def forget(self, owner: Owner, where: Mapping[str, str] | None = None, /) -> int:
         self.asked.append(owner)
-        return len(self.kept.pop(owner, []))
+        kept, pairs = self.kept.pop(owner, []), (where or {}).items()
+        left = [each for each in kept if not pairs <= each.metadata.items()]
+        if left:
+            self.kept[owner] = left
+        return len(kept) - len(left)
 
     async def scrub(self) -> Sequence[str]:
         return ["the lists' files: end the process", "copies of them"]
@@ -468,6 +472,53 @@ async def test_a_database_is_asked_in_the_name_of_each_scope() -> None:
     assert database.asked == before
 
 
+@pytest.mark.parametrize("database", [None, Recorded()], ids=["storage", "database"])
+async def test_passages_take_the_place_of_those_with_the_same_metadata(database: Recorded | None) -> None:
+    embedder = TopicEmbedder()
+
+    class Mem(Memory):
+        past: SemanticRecall = SemanticRecall(embedder=embedder, vectors=database, scope=Scope.USER, limit=4)
+
+    @step
+    async def found(query: str, ctx: Context[Mem]) -> list[tuple[str, str]]:
+        return sorted((each.text, each.metadata.get("page", "")) for each in await ctx.memory.past.search(query, 50))
+
+    @step
+    async def put(texts: Sequence[str], ctx: Context[Mem]) -> int:
+        given = [Found(text, metadata={"page": str(page)}) for page, text in enumerate(texts)]
+        return await ctx.memory.past.replace({"book": "pilot"}, given)
+
+    @step
+    async def note(text: str, ctx: Context[Mem]) -> int:
+        return await ctx.memory.past.remember(text)
+
+    async with Harness(memory=Mem(), checkpoints=InMemoryBackend()) as harness:
+        await harness.run(note, "A car.", user_id="ada")
+        assert (await harness.run(put, ["tide", "moon", "tide"], user_id="ada")).value == 2
+        assert (await harness.run(put, ["sea", "moon"], user_id="ada")).value == 2
+        seen = [("A car.", ""), ("moon", "1"), ("sea", "0")]
+        assert (await harness.run(found, "tide car", user_id="ada")).value == seen
+        # The vectors come first, so what was there stays when there are none.
+        embedder.broken = RuntimeError("offline")
+        with pytest.raises(LayerError, match="offline"):
+            _ = (await harness.run(put, ["water"], user_id="ada")).value
+        embedder.broken = None
+        assert (await harness.run(found, "tide car", user_id="ada")).value == seen
+        with pytest.raises(ConfigError, match="5 passages is not valid"):
+            _ = (await harness.run(put, list("abcde"), user_id="ada")).value
+        assert (await harness.run(put, list[str](), user_id="ada")).value == 0
+        assert (await harness.run(found, "tide car", user_id="ada")).value == [("A car.", "")]
+
+
+async def test_a_replacement_needs_metadata() -> None:
+    layer = SemanticRecall(embedder=TopicEmbedder())
+    with pytest.raises(ConfigError, match="expected metadata"):
+        await layer.replace({}, [Found("tide")])
+    assert await layer.replace({"book": "pilot"}, [Found("tide")]) == 1
+    assert await layer.forget({"book": "other"}) == 0
+    assert await layer.forget({"book": "pilot"}) == 1
+
+
 async def test_a_database_that_fails_does_no_harm_to_a_run() -> None:
     class Broken(Recorded):
         async def nearest(self, owner: Owner, embedder: str, query: VectorQuery, /) -> Sequence[Found]:
@@ -476,7 +527,7 @@ async def test_a_database_that_fails_does_no_harm_to_a_run() -> None:
         async def missing(self, owner: Owner, embedder: str, texts: Sequence[str], /) -> Sequence[str]:
             raise ValueError("odd")
 
-        async def forget(self, owner: Owner, /) -> int:
+        async def forget(self, owner: Owner, where: Mapping[str, str] | None = None, /) -> int:
             raise ConfigError("not so", code="odd")
 
     class Mem(Memory):

@@ -52,6 +52,17 @@ class Plain:
             del self.rows[name][text]
         return new
 
+    def drop(self, where: Mapping[str, str]) -> int:
+        gone = [
+            (name, text)
+            for name, texts in self.rows.items()
+            for text, (passage, _) in texts.items()
+            if where.items() <= passage.metadata.items()
+        ]
+        for name, text in gone:
+            del self.rows[name][text]
+        return len(gone)
+
     def reindex(self, name: str, vectors: Mapping[str, Sequence[float]]) -> int:
         mine, before = self.rows.setdefault(name, {}), len(self.rows.get(name, {}))
         others = [row for other, texts in self.rows.items() if other != name for row in texts.values()]
@@ -106,6 +117,7 @@ DEEDS = st.one_of(
     st.tuples(st.just("ask"), NAMES, QUERIES),
     st.tuples(st.just("ask"), NAMES, QUERIES),
     st.tuples(st.sampled_from(["forget", "reindex"]), NAMES, st.none()),
+    st.tuples(st.just("drop"), NAMES, METADATA),
 )
 
 
@@ -126,6 +138,8 @@ async def test_two_processes_find_what_plain_sums_find(
             assert await mine.forget(shelf) == sum(map(len, plain.rows.values()))
             assert shelf.values == {}
             plain = Plain()
+        elif deed == "drop":
+            assert await mine.forget_where(shelf, what) == plain.drop(what)
         elif deed == "reindex":
             made = {text: [float(len(text)), 1.0, 0.0] for texts in plain.rows.values() for text in texts}
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import islice
@@ -424,6 +424,39 @@ class Passages:
             self._known.drop(shelf.owner)
             return removed
         raise VersionConflict("others write the stored passages all the time")
+
+    async def forget_where(self, shelf: Shelf, where: Mapping[str, str]) -> int:
+        """Remove those with these metadata; returns how many there were.
+
+        Raises:
+            VersionConflict: Others write all the time.
+        """
+        for _ in range(_ATTEMPTS):
+            now = await self._load(shelf)
+            gone = {number for ranking in now.rankings.values() for number in ranking.having(where)}
+            # What an earlier release has stored has no metadata, so everything is in segments here.
+            if not gone:
+                return 0
+            if await self._without(shelf, now, gone):
+                self._known.drop(shelf.owner)
+                return len(gone)
+        raise VersionConflict("others write the stored passages all the time")
+
+    async def _without(self, shelf: Shelf, now: _Loaded, gone: Collection[int]) -> bool:
+        """Write the segments that have some of the passages anew; the others stay."""
+        index, left, written = now.index, list[_PassageSegment](), list[_PassageSegment]()
+        for segment in index.segments:
+            passages, vectors = now.rankings[segment.embedder].behind(segment.first, segment.last + 1)
+            rows = [row for row, each in enumerate(passages) if each.number not in gone]
+            if len(rows) == len(passages):
+                left.append(segment)
+            elif rows:
+                made = await _write(shelf, segment.embedder, [passages[row] for row in rows], vectors[rows])
+                written += made
+                left += made
+        after = index.then(sorted(gone), count=index.count - len(gone), segments=tuple(left))
+        # A reader who knows what was there before has to read all of it.
+        return await self._commit(shelf, index, evolve(after, before=()), written) is not None
 
     async def _load(self, shelf: Shelf) -> _Loaded:
         for _ in range(_ATTEMPTS):

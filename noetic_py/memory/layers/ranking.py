@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from threading import Lock
 from typing import Final, TypeAlias
@@ -68,6 +68,12 @@ class Ranking:
     def numbers(self) -> Sequence[int]:
         """The numbers of the passages, in their order."""
         return self._numbers[self._start :]
+
+    def having(self, where: Mapping[str, str]) -> list[int]:
+        """The numbers of the passages with these metadata."""
+        with self._lock:
+            rows = self._having(where)
+            return list(self.numbers) if rows is None else [self._numbers[self._start + int(row)] for row in rows]
 
     def behind(self, number: int, end: int | None = None) -> tuple[list[Found], Vectors]:
         """The passages from a number on, up to one before `end`, and their vectors."""
@@ -195,15 +201,20 @@ class Ranking:
 
     def _allowed(self, query: VectorQuery) -> NDArray[np.intp] | None:
         """The rows that the filters of a query let through; `None` for all."""
-        rows: NDArray[np.intp] | None = None
-        for pair in query.where.items():
-            having = _rows(self._living(pair), self._start)
-            rows = having if rows is None else np.intersect1d(rows, having, assume_unique=True)
+        rows = self._having(query.where)
         if query.since is None and query.until is None:
             return rows
         said = self._said[self._start : len(self._passages)]
         fits = (said >= _seconds(query.since, -np.inf)) & (said < _seconds(query.until, np.inf))
         return np.flatnonzero(fits) if rows is None else rows[fits[rows]]
+
+    def _having(self, where: Mapping[str, str]) -> NDArray[np.intp] | None:
+        """The rows with these metadata; `None` for all."""
+        rows: NDArray[np.intp] | None = None
+        for pair in where.items():
+            having = _rows(self._living(pair), self._start)
+            rows = having if rows is None else np.intersect1d(rows, having, assume_unique=True)
+        return rows
 
     def _living(self, token: _Token) -> NDArray[np.uint64]:
         entries = self._tokens.get(token)

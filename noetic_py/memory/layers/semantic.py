@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from anyio.lowlevel import checkpoint
 from attrs import define, evolve, field, frozen
@@ -42,7 +42,6 @@ _MOST_FOUND: Final = 50
 _MOST_WARNED: Final = 1_000
 _BATCH: Final = 256
 _SOME: Final = 4
-_HEAD: Final = "From earlier conversation:"
 
 
 @frozen
@@ -133,6 +132,9 @@ class SemanticRecall(MemoryLayer[Remembered]):
     Raises:
         ConfigError: A setting is wrong; code `"semantic-settings"`.
     """
+
+    heading: ClassVar[str] = "From earlier conversation:"
+    """The line above what is recalled."""
 
     slot: int = Slot.HISTORY
     timeouts: Mapping[HookName, float] = {"recall": 15.0, "store": 60.0}
@@ -228,6 +230,39 @@ class SemanticRecall(MemoryLayer[Remembered]):
         passages = split(text, self.length)
         return await self._store([Found(each, role, origin=origin, said=when, metadata=about) for each in passages])
 
+    async def replace(self, where: Mapping[str, str], passages: Sequence[Found]) -> int:
+        """Put passages in the place of those with these metadata, such as those of a document that has changed.
+
+        The passages are kept as they are and not cut. Their vectors are made first: when the embedder fails, what was
+        there stays.
+
+        Args:
+            where: Which passages go; the new ones get these metadata too.
+            passages: What is kept instead; none to only remove.
+
+        Returns:
+            How many passages are new; a text that is there with other metadata stays as it is.
+
+        Raises:
+            ConfigError: `where` is empty, or there are more passages than `limit`; code `"semantic-replace"`.
+            LayerError: The embedder has failed, or the store of `vectors=`.
+            MissingExtra: The extra `embeddings` is not installed.
+        """
+        if not where or len(passages) > self.limit:
+            what = f"{len(passages)} passages" if where else f"where={where!r}"
+            raise ConfigError(
+                f"{what} is not valid for replace(); expected metadata, and at most {self.limit} passages",
+                code="semantic-replace",
+                hint='replace({"document": "guide.pdf"}, passages), or a larger SemanticRecall(limit=...)',
+            )
+        first: dict[str, Found] = {}
+        for each in passages:
+            first.setdefault(each.text, evolve(each, metadata={**each.metadata, **where}))
+        given = list(first.values())
+        vectors = await self._vectors([each.text for each in given])
+        await self._forget(where)
+        return await self._add(given, vectors) if given else 0
+
     @function
     async def search(
         self,
@@ -287,10 +322,13 @@ class SemanticRecall(MemoryLayer[Remembered]):
         return changed
 
     @function(model=False)
-    async def forget(self) -> int:
+    async def forget(self, where: Mapping[str, str] | None = None) -> int:
         """Remove all that is kept for the layer's scope: of this thread, this user, all users or this execution.
 
         What was said before is not stored again; what is said from now on is.
+
+        Args:
+            where: Only what has these metadata.
 
         Returns:
             How many passages that were.
@@ -299,10 +337,7 @@ class SemanticRecall(MemoryLayer[Remembered]):
             LayerError: The store of `vectors=` has failed.
             StoreUnavailable: The harness's backend does not answer.
         """
-        database = self._database
-        if database is None:
-            return await self._kept.forget(self._shelf)
-        return await self._answered(database.forget(self.storage.owner))
+        return await self._forget(where)
 
     async def erase_owner(self, owner: Owner) -> int:
         """Remove what an owner has in the database of `vectors=`; the rest is in the harness's store.
@@ -334,21 +369,24 @@ class SemanticRecall(MemoryLayer[Remembered]):
             chosen = self._fitting([each for each in found if each.item not in newest], budget)
             if len(chosen) == self.top or len(found) < limit:
                 break
-        return "\n".join([_HEAD, *(line for _, line in sorted(chosen))]) if chosen else ""
+        return "\n".join([self.heading, *(line for _, line in sorted(chosen))]) if chosen else ""
 
     def _fitting(self, found: Sequence[Found], budget: int) -> Sequence[tuple[int, str]]:
         """The lines of the nearest that the budget has room for, with their numbers."""
-        here, left = self.ctx.thread_id, budget - COUNTER.count_text(_HEAD + "\n").value
+        here, left = self.ctx.thread_id, budget - COUNTER.count_text(self.heading + "\n").value
         chosen: list[tuple[int, str]] = []
         for passage in found:
             if len(chosen) == self.top:
                 break
-            line = f"[{_about(passage, here)}] {passage.text}"
+            line = self._line(passage, here)
             takes = COUNTER.count_text(line + "\n").value
             if takes <= left:
                 left -= takes
                 chosen.append((passage.number, line))
         return chosen
+
+    def _line(self, passage: Found, here: str) -> str:
+        return f"[{_about(passage, here)}] {passage.text}"
 
     async def store(self, response: ModelResponse) -> None:
         """Keep what was said since the last time."""
@@ -386,10 +424,19 @@ class SemanticRecall(MemoryLayer[Remembered]):
             return 0
         first = {each.text: each for each in reversed(passages)}
         chosen = [first[text] for text in wanted]
-        vectors = await self._vectors([each.text for each in chosen])
+        return await self._add(chosen, await self._vectors([each.text for each in chosen]))
+
+    async def _forget(self, where: Mapping[str, str] | None) -> int:
+        database = self._database
+        if database is not None:
+            return await self._answered(database.forget(self.storage.owner, where))
+        return await (self._kept.forget_where(self._shelf, where) if where else self._kept.forget(self._shelf))
+
+    async def _add(self, passages: Sequence[Found], vectors: Vectors) -> int:
+        database, name = self._database, self.embedder.name
         if database is None:
-            return await self._kept.add(self._shelf, name, chosen, vectors)
-        given = list(zip(chosen, vectors.tolist(), strict=True))
+            return await self._kept.add(self._shelf, name, passages, vectors)
+        given = list(zip(passages, vectors.tolist(), strict=True))
         return await self._answered(database.add(self.storage.owner, name, given, limit=self.limit))
 
     async def _search(

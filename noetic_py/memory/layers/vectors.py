@@ -213,8 +213,16 @@ class VectorStore(Protocol):
         """The passages nearest to a query, the nearest first; of equal ones the oldest."""
         ...
 
-    async def forget(self, owner: Owner, /) -> int:
-        """Remove all that an owner has; returns how many passages that were."""
+    async def forget(self, owner: Owner, where: Mapping[str, str] | None = None, /) -> int:
+        """Remove what an owner has.
+
+        Args:
+            owner: The owner of the passages.
+            where: Only passages with these pairs in their metadata.
+
+        Returns:
+            How many passages that were.
+        """
         ...
 
     async def scrub(self) -> Sequence[str]:

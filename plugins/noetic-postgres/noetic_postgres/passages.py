@@ -294,11 +294,15 @@ def _lock(owner: Owner) -> int:
     return int.from_bytes(digest[:7], "big")
 
 
-def forget(link: VectorLink, owner: Owner) -> int:
-    """Remove all that an owner has."""
+def forget(link: VectorLink, owner: Owner, where: Mapping[str, str] | None) -> int:
+    """Remove what an owner has, or of this what has some metadata."""
     owned = _owned(owner)
     link.batch([(b"BEGIN", None), (link.sql["collect"], {"lock": _lock(owner)})])
     removed: int
+    if where:
+        ((removed,),) = link.rows(link.vectors["drop"], {**owned, "where": _metadata(where)})
+        link.commit(removed)
+        return removed
     ((removed,),) = link.rows(link.vectors["forget"], owned)
     link.run(link.vectors["forget_words"], owned)
     link.run(link.vectors["forget_counts"], owned)

@@ -164,6 +164,11 @@ _PLAIN = {
             RETURNING embedder, words, length
         ){uncounted}"""
     ),
+    "drop": sql.SQL(
+        """WITH gone AS (
+            DELETE FROM {vectors} WHERE {owned} AND metadata @> %(where)s::jsonb RETURNING embedder, words, length
+        ){uncounted}"""
+    ),
     "forget": sql.SQL("WITH gone AS (DELETE FROM {vectors} WHERE {owned} RETURNING 1) SELECT count(*) FROM gone"),
     "forget_words": sql.SQL("DELETE FROM {vector_words} WHERE {owned}"),
     "forget_counts": sql.SQL("DELETE FROM {vector_counts} WHERE {owned}"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
@@ -147,14 +147,14 @@ class PgVectorStore:
         """
         return await self._run(partial(passages.nearest, owner=owner, embedder=embedder, query=query), write=False)
 
-    async def forget(self, owner: Owner, /) -> int:
-        """Remove all that an owner has; returns how many passages that were.
+    async def forget(self, owner: Owner, where: Mapping[str, str] | None = None, /) -> int:
+        """Remove the passages of an owner, or those with these metadata; returns how many that were.
 
         Raises:
             StoreUnavailable: The server cannot be used.
             InvalidId: The owner is not valid.
         """
-        return await self._run(partial(passages.forget, owner=owner), write=True)
+        return await self._run(partial(passages.forget, owner=owner, where=where), write=True)
 
     async def scrub(self) -> Sequence[str]:
         """Where the server may still have what was removed: its files are not touched."""

@@ -78,6 +78,13 @@ class Plain:
                 del mine[key]
         return new
 
+    def drop(self, owner: Owner, first: str) -> int:
+        mine = self.rows.get(owner, {})
+        gone = [key for key in mine if key[1].split()[0] == first]
+        for key in gone:
+            del mine[key]
+        return len(gone)
+
     def score(self, owner: Owner, name: str, query: VectorQuery, found: Found, vector: Sequence[float]) -> float:
         near = sum(a * b for a, b in zip(vector, query.vector, strict=True))
         every = [Counter(words(text)) for embedder, text in self.rows[owner] if embedder == name]
@@ -102,11 +109,12 @@ NAMES = st.sampled_from(["one", "two"])
 ADDED = st.tuples(st.just("add"), OWNERS, NAMES, st.lists(st.tuples(TEXTS, VECTORS), max_size=5))
 ASKED = st.tuples(st.just("ask"), OWNERS, NAMES, TEXTS, VECTORS, st.sampled_from([0.0, 0.4]), st.integers(1, 6))
 FORGOTTEN = st.tuples(st.just("forget"), OWNERS)
+DROPPED = st.tuples(st.just("drop"), OWNERS, st.sampled_from(["tide", "moon", "bread"]))
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @settings(max_examples=examples(15, 1000), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.one_of(ADDED, ASKED, ASKED, FORGOTTEN), min_size=1, max_size=12))
+@given(st.lists(st.one_of(ADDED, ASKED, ASKED, FORGOTTEN, DROPPED), min_size=1, max_size=12))
 async def test_two_users_find_what_plain_sums_find(
     vector_server: PostgresServer, anyio_backend: str, deeds: list[tuple[Any, ...]]
 ) -> None:
@@ -115,9 +123,14 @@ async def test_two_users_find_what_plain_sums_find(
         async with opened(vector_server, schema, connections=1) as store:
             for deed, owner, *rest in deeds:
                 if deed == "add":
-                    passages = [(Found(text, owner.id, "t", "i"), vector) for text, vector in rest[1]]
+                    passages = [
+                        (Found(text, owner.id, "t", "i", metadata={"first": text.split()[0]}), vector)
+                        for text, vector in rest[1]
+                    ]
                     new = await store.add(owner, rest[0], passages, limit=limit)
                     assert new == oracle.add(owner, rest[0], passages, limit)
+                elif deed == "drop":
+                    assert await store.forget(owner, {"first": rest[0]}) == oracle.drop(owner, rest[0])
                 elif deed == "forget":
                     assert await store.forget(owner) == len(oracle.rows.pop(owner, {}))
                 else:
