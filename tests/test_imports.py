@@ -10,6 +10,7 @@ import pytest
 PACKAGES = [
     "noetic_py",
     "noetic_anthropic",
+    "noetic_documents",
     "noetic_embeddings",
     "noetic_glossary",
     "noetic_google",

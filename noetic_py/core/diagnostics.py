@@ -26,6 +26,7 @@ FULL = "NOETIC_TRACEBACK"
 _OWN = (
     "noetic_py",
     "noetic_anthropic",
+    "noetic_documents",
     "noetic_embeddings",
     "noetic_google",
     "noetic_openai",
