@@ -158,6 +158,22 @@ async def test_two_processes_find_what_plain_sums_find(
         assert await mine.count(shelf) == sum(map(len, plain.rows.values()))
 
 
+async def test_what_is_left_after_a_removal_is_found_by_words_and_metadata() -> None:
+    shelf, mine = LocalShelf(), Passages(LIMIT)
+    given = [Found(f"tide {n} moon", metadata={"book": str(n % 2), "page": str(n)}) for n in range(6)]
+    assert await mine.add(shelf, "e", given, rows(*[[1.0, n, 0.0] for n in range(6)])) == 6
+    assert await mine.forget_where(shelf, {"book": "0"}) == 3
+    late = Found("tide 6 oven", metadata={"book": "1", "page": "6"})
+    assert await mine.add(shelf, "e", [late], rows([1.0, 6.0, 0.0])) == 1
+    for process in (mine, Passages(LIMIT)):
+        by_word = VectorQuery("oven", unit([0.0, 0.0, 1.0]), 9, 0.1, 1.0)
+        assert [each.text for each in await process.nearest(shelf, "e", by_word)] == ["tide 6 oven"]
+        by_page = VectorQuery("", unit([1.0, 0.0, 0.0]), 9, -1.0, where={"page": "3"})
+        assert [each.text for each in await process.nearest(shelf, "e", by_page)] == ["tide 3 moon"]
+        shared = VectorQuery("moon", unit([0.0, 0.0, 1.0]), 9, 0.1, 1.0)
+        assert [each.number for each in await process.nearest(shelf, "e", shared)] == [1, 3, 5]
+
+
 async def test_many_passages_are_a_few_writes_and_the_store_stays_small() -> None:
     backend = InMemoryBackend()
     shelf = LayerStorage(backend, Codec(), layer="past", scope=Scope.USER, owner="ada")

@@ -222,6 +222,14 @@ class _Loaded:
                 ranking.drop_before(index.first)
             self.index = index
 
+    def remove(self, index: _PassageIndex, gone: Collection[int], since: str) -> None:
+        """Take out what was removed since a stamp, unless another call has read all of it anew."""
+        with self._lock:
+            if self.index.stamp == since:
+                for ranking in self.rankings.values():
+                    ranking.remove(gone)
+                self.index = index
+
     def _ranking(self, name: str, dimensions: int) -> Ranking:
         ranking = self.rankings.get(name)
         if ranking is None or (not len(ranking) and ranking.dimensions != dimensions):
@@ -437,12 +445,14 @@ class Passages:
             # What an earlier release has stored has no metadata, so everything is in segments here.
             if not gone:
                 return 0
-            if await self._without(shelf, now, gone):
-                self._known.drop(shelf.owner)
+            since, committed = now.index.stamp, await self._without(shelf, now, gone)
+            if committed is not None:
+                await to_thread.run_sync(now.remove, committed, gone, since)
+                self._known.put(shelf.owner, now)
                 return len(gone)
         raise VersionConflict("others write the stored passages all the time")
 
-    async def _without(self, shelf: Shelf, now: _Loaded, gone: Collection[int]) -> bool:
+    async def _without(self, shelf: Shelf, now: _Loaded, gone: Collection[int]) -> _PassageIndex | None:
         """Write the segments that have some of the passages anew; the others stay."""
         index, left, written = now.index, list[_PassageSegment](), list[_PassageSegment]()
         for segment in index.segments:
@@ -456,7 +466,7 @@ class Passages:
                 left += made
         after = index.then(sorted(gone), count=index.count - len(gone), segments=tuple(left))
         # A reader who knows what was there before has to read all of it.
-        return await self._commit(shelf, index, evolve(after, before=()), written) is not None
+        return await self._commit(shelf, index, evolve(after, before=()), written)
 
     async def _load(self, shelf: Shelf) -> _Loaded:
         for _ in range(_ATTEMPTS):

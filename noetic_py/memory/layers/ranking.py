@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from threading import Lock
 from typing import Final, TypeAlias
@@ -34,8 +34,8 @@ class Ranking:
     """Passages in the order of their numbers, each with a vector of length 1.
 
     A passage is a row of one matrix, and its words are entries of an inverted index, so an addition touches nothing
-    that is there. Passages are only removed at the front, the oldest first, which moves one position; the room is
-    taken back when it is as large as what is left. Every method can be called from any thread.
+    that is there. The oldest passages are removed at the front, which moves one position; the room is taken back when
+    it is as large as what is left. Every method can be called from any thread.
 
     A search multiplies the matrix with the query in single precision. What can be among the nearest, as far as that
     tells, is computed again in double precision: so the order does not depend on the machine or the size of the
@@ -129,19 +129,32 @@ class Ranking:
                 self._total -= float(self._lengths[row])
             self._start = end
             if end > _FEW and end > len(self):
-                self._shrink()
+                self._take(np.arange(end, len(self._passages)))
 
-    def _shrink(self) -> None:
-        """Take back the room of what was removed."""
-        gone, end = self._start, len(self._passages)
-        self._passages = self._passages[gone:]
-        self._numbers = self._numbers[gone:]
-        self._rows = {text: row - gone for text, row in self._rows.items()}
-        self._matrix = self._matrix[gone:end].copy()
-        self._lengths, self._said = self._lengths[gone:end].copy(), self._said[gone:end].copy()
+    def remove(self, numbers: Collection[int]) -> None:
+        """Remove the passages with these numbers, wherever they are; that takes a copy of all the others."""
+        with self._lock:
+            left = [row for row in range(self._start, len(self._passages)) if self._numbers[row] not in numbers]
+            self._take(np.asarray(left, np.intp))
+
+    def _take(self, rows: NDArray[np.intp]) -> None:
+        """Keep these rows only, and take back the room of the others."""
+        places = np.full(len(self._passages), -1, np.int64)
+        places[rows] = np.arange(len(rows))
+        chosen: list[int] = rows.tolist()
+        self._passages = [self._passages[row] for row in chosen]
+        self._numbers = array("q", [self._numbers[row] for row in chosen])
+        self._rows = {passage.text: row for row, passage in enumerate(self._passages) if passage is not None}
+        self._matrix = self._matrix[rows]
+        self._lengths, self._said = self._lengths[rows], self._said[rows]
+        self._total = float(self._lengths.sum())
         for token, entries in list(self._tokens.items()):
-            left = _entries(entries, gone) - np.uint64(gone << _TIMES_BITS)
-            if len(left):
+            every = _entries(entries, self._start)
+            moved = places[every >> np.uint64(_TIMES_BITS)]
+            kept = moved >= 0
+            times = every[kept] & np.uint64(_MOST_TIMES)
+            if len(times):
+                left = moved[kept].astype(np.uint64) << np.uint64(_TIMES_BITS) | times
                 self._tokens[token] = array("Q", left.tobytes())
             else:
                 del self._tokens[token]
