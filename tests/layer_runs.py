@@ -26,7 +26,7 @@ from noetic_py import (
     until,
 )
 from noetic_py.core.values import is_list
-from noetic_py.memory import MemoryLayer
+from noetic_py.memory import MemoryLayer, Recall
 from noetic_py.testing import FaultyBackend, ScriptedModel, Turn
 from noetic_py.testing.faults import When
 
@@ -259,3 +259,10 @@ class LayerCases:
 
 async def _nothing(layer: Any) -> None:
     """Leave the layer as it is."""
+
+
+def text_of(recall: Recall, *shown: Item) -> str:
+    """The text of a recall, where the request shows some items of the conversation."""
+    made = recall.content(shown) if callable(recall.content) else recall.content
+    assert isinstance(made, str)
+    return made

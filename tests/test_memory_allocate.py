@@ -18,10 +18,10 @@ class Bare(MemoryLayer[None]):
 
 
 @pytest.mark.clause("002-49c")
-def test_minimums_come_first_then_six_tenths_by_headroom() -> None:
+def test_minimums_come_first_then_six_tenths_in_equal_parts() -> None:
     shared = allocate(1100, [Demand("a", 100, 1100), Demand("b", 0, 500)])
-    # 1000 are left, 600 of them to share between rooms of 1000 and 500.
-    assert shared.layers == {"a": 100 + 400, "b": 200}
+    # 1000 are left, 600 of them to share, and each has room for its half.
+    assert shared.layers == {"a": 100 + 300, "b": 300}
     assert shared.history == 400
     assert shared.total == 1100
 
@@ -46,12 +46,19 @@ def test_a_layer_without_a_maximum_takes_the_whole_share() -> None:
 
 def test_layers_without_a_maximum_share_alike() -> None:
     shared = allocate(1000, [Demand("a"), Demand("b"), Demand("c", 0, 300)])
-    assert shared.layers == {"a": 240, "b": 240, "c": 120}
+    assert shared.layers == {"a": 200, "b": 200, "c": 200}
 
 
-def test_the_largest_remainder_gets_what_rounding_leaves_and_the_first_of_equals() -> None:
+def test_a_small_maximum_is_not_cut_for_layers_that_may_take_more() -> None:
+    asked = [Demand("small", 0, 60), *(Demand(str(number)) for number in range(7)), Demand("large", 0, 5000)]
+    shared = allocate(1000, asked)
+    assert shared.layers == {"small": 60, **dict.fromkeys("012", 68), **dict.fromkeys("3456", 67), "large": 68}
+    assert allocate(100_000, asked).layers["large"] == 5000
+
+
+def test_the_first_of_equals_get_what_rounding_leaves() -> None:
     assert allocate(17, [Demand("a", 0, 20), Demand("b", 0, 20), Demand("c", 0, 20)]).layers == {"a": 4, "b": 3, "c": 3}
-    assert allocate(17, [Demand("a", 0, 11), Demand("b", 0, 11), Demand("c", 0, 19)]).layers == {"a": 3, "b": 3, "c": 4}
+    assert allocate(17, [Demand("a", 0, 2), Demand("b", 0, 11), Demand("c", 0, 19)]).layers == {"a": 2, "b": 4, "c": 4}
 
 
 def test_without_layers_the_history_has_everything() -> None:
@@ -120,9 +127,9 @@ def test_shares_keep_the_rules(pool: int, asked: list[Demand]) -> None:
         assert demand.maximum is None or given_to <= demand.maximum
         left -= min(demand.minimum, left)
     assert list(shared.layers) == [demand.layer for demand in asked]
-    # In proportion: who has at least the room of another gets at least as much on top, but for one token of rounding.
+    # Equal parts: a layer gets less on top than another only where it has no room for more, but for one of rounding.
     share = rest * 6 // 10
     rooms = {d.layer: share if d.maximum is None else d.maximum - d.minimum for d in asked}
     tops = {d.layer: shared.layers[d.layer] - d.minimum for d in asked}
     if pool >= least:
-        assert all(tops[a] >= tops[b] - 1 for a in rooms for b in rooms if rooms[a] >= rooms[b])
+        assert all(tops[a] >= min(rooms[a], tops[b] - 1) for a in rooms for b in rooms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -21,7 +22,7 @@ from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.cli.stored_runs import show_views
 from noetic_py.context.step import AnyStep
 from noetic_py.core.control import SessionKey
-from noetic_py.core.events import ViewMade
+from noetic_py.core.events import LayerWarned, ViewMade
 from noetic_py.core.items import FunctionCallOutput, Item
 from noetic_py.core.tokens import EstimatedCounter
 from noetic_py.core.values import is_dict
@@ -31,6 +32,7 @@ from noetic_py.memory import (
     Compaction,
     HistoryWindow,
     Plan,
+    Recall,
     StaticContent,
     Temporal,
     ToolMemory,
@@ -488,3 +490,92 @@ async def test_the_request_after_an_attempt_that_a_later_process_made_follows_th
         backend.revive()
         view = await last_view(backend, resumed=True)
         assert view is None or (view.repeated, view.moved) == (expected.repeated, expected.moved)
+
+
+class Shared(Memory):
+    """Layers with a maximum, and one that takes what there is."""
+
+    long: StaticContent = StaticContent(content=say("long", 300), budget=600)
+    rules: StaticContent = StaticContent(content="Cite the pilot book.", id="rules")
+    little: StaticContent = StaticContent(content="Be kind.", budget=600, id="little")
+    sure: StaticContent = StaticContent(content="Be sure.", budget=(40, 40), id="sure")
+
+
+async def test_a_budget_that_the_window_cuts_is_told_once_and_stands_in_the_account() -> None:
+    told: list[tuple[str, str]] = []
+    async with Harness(memory=Shared(), model=Windowed(1_500), checkpoints=InMemoryBackend(), plugins=()) as harness:
+        for turn in range(2):
+            session = harness.session("ada", "t")
+            async with session.stream(call_model(), f"Turn {turn}", run_id=f"r{turn}") as stream:
+                told += [(each.layer, each.message) async for each in stream.events if isinstance(each, LayerWarned)]
+        # What has recalled little is not warned of, and what has a guaranteed minimum has it.
+        [(layer, message)] = told
+        [found] = re.findall(r"it may take (\d+) of the 600 tokens", message)
+        assert (layer, 100 < int(found) < 600) == ("long", True)
+        assert "budget=(600, 600)" in message
+        for account in (harness.explain_view("r1"), (await harness.runs.views("r1"))[-1].account):
+            notes = {block.layer: block.note for block in account.blocks}
+            cut = f"it may take {found} of the 600 tokens of its budget, because layers share the window"
+            assert (notes["long"], notes["little"], notes["sure"], notes["rules"]) == (cut, cut, None, None)
+            assert cut in account.explain()
+
+
+async def test_in_a_large_window_a_layer_gets_its_budget_whatever_others_may_take() -> None:
+    async with Harness(memory=Shared(), model=Windowed(8_000), checkpoints=InMemoryBackend(), plugins=()) as harness:
+        await harness.run(call_model(), "Turn 3", run_id="r2")
+        view = harness.explain_view("r2")
+    assert "of the 600 tokens" not in view.explain()
+    assert all(block.dropped is None for block in view.blocks)
+
+
+SEEN: dict[str, list[list[str]]] = {}
+
+
+class Sees(MemoryLayer[int]):
+    """Notes what is shown in any case; what it recalls takes now nothing, now all that it may."""
+
+    async def recall(self, query: str, budget: int) -> Recall:
+        greedy = Random(f"{self.id} {query} {len(self.ctx.items)}").random() < 0.4
+
+        def text(shown: Sequence[Item]) -> str:
+            SEEN.setdefault(self.id, []).append([item.id for item in shown])
+            return "word " * budget if greedy else "."
+
+        return Recall(text)
+
+
+class Seeing(Five):
+    first: Sees = Sees(slot=-1, id="first")
+    second: Sees = Sees(slot=1_000, id="second", placement="anchor")
+    third: Sees = Sees(slot=1_001, id="third")
+
+
+class SeeingShort(Seeing):
+    short: Compaction = Compaction(window=1_500)
+
+
+class SeeingNewest(Seeing):
+    window: HistoryWindow = HistoryWindow(max_turns=4)
+
+
+@pytest.mark.parametrize("memory", [Seeing(), SeeingShort(), SeeingNewest()], ids=["five", "compaction", "window"])
+@pytest.mark.parametrize("window", [1_500, 4_000, None])
+async def test_what_a_layer_is_told_to_be_shown_is_shown_whatever_others_recall(
+    memory: Memory, window: int | None
+) -> None:
+    model = Windowed(window)
+    SEEN.clear()
+    async with Harness(memory=memory, plugins=()) as harness:
+        session = harness.session("ada", "t")
+        for turn in range(24):
+            # Other instructions begin the view anew.
+            asking = call_model(model, instructions=f"You are pilot {turn // 6}.", tools=[lookup], id="ask")
+            flow = loop(asking, until=until.no_tool_calls(), id="agent")
+            await session.run(flow, f"Turn {turn} {say(str(turn), 12)}")
+    assert {layer: len(seen) for layer, seen in SEEN.items()} == dict.fromkeys(
+        ("first", "second", "third"), len(model.requests)
+    )
+    for seen in SEEN.values():
+        for ids, request in zip(seen, model.requests, strict=True):
+            assert set(ids) <= {item.id for item in request.items}
+        assert sum(map(len, seen)) > len(model.requests)

@@ -13,7 +13,7 @@ from noetic_py.core.codec import Codec
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
 from noetic_py.memory import Episode, Episodic, Scope
 from noetic_py.testing import ScriptedModel, VirtualRuntime
-from tests.layer_runs import LayerCases, acting, agent, call, harness, reading
+from tests.layer_runs import LayerCases, acting, agent, call, harness, reading, text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -47,20 +47,38 @@ async def test_episodes_are_noted() -> None:
 
 async def test_what_shares_words_is_recalled_and_the_newest() -> None:
     layer = await past()
-    assert await layer.recall("When is HIGH water in Hamburg?", 200) == (
+    assert text_of(await layer.recall("When is HIGH water in Hamburg?", 200)) == (
         "2025-01-03: asked: a poem | outcome: about the sea\n"
         "2025-01-01: asked: tides in Hamburg | outcome: high at noon"
     )
     layer = await past(recent=0)
-    assert await layer.recall("nothing of that kind", 200) is None
-    told = await layer.recall("trains, tides and a poem about Hamburg", 200) or ""
+    assert text_of(await layer.recall("nothing of that kind", 200)) == ""
+    told = text_of(await layer.recall("trains, tides and a poem about Hamburg", 200))
     assert told.count("\n") == 2
 
 
 async def test_the_best_match_counts_where_few_are_recalled() -> None:
     layer = await past(recent=0, max_recalled=1)
-    told = await layer.recall("trains from Hamburg to Berlin", 200) or ""
+    told = text_of(await layer.recall("trains from Hamburg to Berlin", 200))
     assert told == "2025-01-02: asked: trains to Berlin | outcome: every hour"
+
+
+async def test_an_episode_that_the_conversation_shows_is_not_repeated() -> None:
+    found: list[tuple[int, int]] = []
+
+    @step
+    async def look(text: str, ctx: Context[Any]) -> None:
+        recall = await ctx.memory.layer.recall("tides", 200)
+        found.append((text_of(recall, *ctx.items).count("asked: "), text_of(recall).count("asked: ")))
+
+    async with harness(still()) as built:
+        await built.run(agent("high at noon"), "tides in Hamburg", thread_id="t")
+        session = built.session("ada", "trip")
+        for answer in ("high at six", "low at noon"):
+            await session.run(agent(answer), "tides in Brest")
+        await session.run(look, "tides")
+        await built.run(look, "tides", user_id="ada", thread_id="t")
+    assert found == [(0, 2), (1, 1)]
 
 
 async def test_one_thing_is_noted_once() -> None:

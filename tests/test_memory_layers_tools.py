@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from noetic_py import FunctionCall, FunctionCallOutput, Harness, parallel, tool
+from noetic_py import FunctionCall, FunctionCallOutput, Harness, Message, parallel, tool
 from noetic_py.errors import ConfigError
 from noetic_py.memory import Plan, ToolMemory
 from noetic_py.memory.binding import Draft
@@ -24,6 +24,7 @@ from tests.layer_runs import (
     is_sealed,
     reading,
     shown,
+    text_of,
     tokens_shown,
 )
 
@@ -60,7 +61,7 @@ def noting(*calls: tuple[str, Mapping[str, Any] | str, str]) -> Act:
 async def test_calls_are_remembered_the_newest_first() -> None:
     layer = ToolMemory()
     await noting(("look", {"at": "sea"}, "blue"), ("find", {}, "nothing"))(layer)
-    assert await layer.recall("", 200) == 'find({}) gave: nothing\nlook({"at": "sea"}) gave: blue'
+    assert text_of(await layer.recall("", 200)) == 'find({}) gave: nothing\nlook({"at": "sea"}) gave: blue'
 
 
 async def test_equal_arguments_are_one_entry() -> None:
@@ -73,7 +74,22 @@ async def test_equal_arguments_are_one_entry() -> None:
         ("look", '{"a": 1, "b": 2}', "new", 2),
         ("other", "{}", "x", 1),
     ]
-    assert "(2 times)" in (await layer.recall("", 200) or "")
+    assert "(2 times)" in text_of(await layer.recall("", 200))
+
+
+async def test_a_call_whose_output_is_shown_is_not_recalled() -> None:
+    layer = ToolMemory()
+    call, again = FunctionCall(name="look", arguments="{}"), FunctionCall(name="look", arguments='{"at":"sea"}')
+    draft = Draft(layer.binding)
+    outputs = [FunctionCallOutput(call_id=each.call_id, output="blue") for each in (call, again)]
+    for each, output in zip((call, again), outputs, strict=True):
+        await layer.bound(draft).after_tool_call(each, output)
+    draft.commit()
+    recall = await layer.recall("", 200)
+    assert text_of(recall, Message.user("hi"), call, outputs[0]) == 'look({"at": "sea"}) gave: blue'
+    # A call alone says nothing of what came of it.
+    assert text_of(recall, call).count("gave") == 2
+    assert text_of(recall, *outputs) == ""
 
 
 async def test_the_oldest_go() -> None:

@@ -63,6 +63,7 @@ class LayerBlock:
         budget: Tokens it was given, `None` for no limit.
         tokens: Tokens by its own count, `None` when it has not counted.
         volatile: Whether the recall changed the layer's own state; such a block is never pinned.
+        declared: The maximum of its settings, `None` for none.
     """
 
     layer: str
@@ -72,6 +73,14 @@ class LayerBlock:
     budget: int | None = None
     tokens: int | None = None
     volatile: bool = False
+    declared: int | None = None
+
+    @property
+    def cut(self) -> str | None:
+        """Says so where the window has no room for the maximum of its settings."""
+        if self.budget is None or self.declared is None or self.budget >= self.declared:
+            return None
+        return f"it may take {self.budget} of the {self.declared} tokens of its budget, because layers share the window"
 
 
 @frozen
@@ -377,7 +386,8 @@ def first_other(before: Sequence[Part], now: Sequence[Part]) -> int | None:
 def part_of(block: LayerBlock, kind: BlockKind, why: str, counter: TokenCounter) -> Part:
     """A block as it goes into a view, cut to its layer's budget."""
     shown = fit(block.items, block.budget, counter)
-    counts, note = own_count(block, shown, counter)
+    counts, own = own_count(block, shown, counter)
+    note = "; ".join(filter(None, (block.cut, own))) or None
     return Part(kind, block.layer, shown.items, shown.tokens, counts, why, shown.dropped, note)
 
 
@@ -402,7 +412,7 @@ def superseding(block: LayerBlock, delta: Sequence[Item] | None, counter: TokenC
     items = _update(block.layer, says, content)
     tokens = weigh(items, counter)
     why = f"what is pinned is out of date; {why}"
-    return Part("supersede", block.layer, items, tokens, tokens, why, content.dropped)
+    return Part("supersede", block.layer, items, tokens, tokens, why, content.dropped, block.cut)
 
 
 def _update(layer: str, says: str, content: Fitted) -> tuple[Item, ...]:

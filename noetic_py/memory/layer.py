@@ -100,11 +100,13 @@ class Recall:
     """The recall of a layer, with its own token count.
 
     Attributes:
-        content: A text, or messages of role `"user"` or `"developer"`.
+        content: A text, or messages of role `"user"` or `"developer"`; or a function that gives them, called with the
+            newest items of the conversation that the request shows in any case, so that nothing is said twice. The
+            request may show older items too.
         tokens: How many tokens the layer takes them for; they are counted when left out.
     """
 
-    content: str | Sequence[Item]
+    content: str | Sequence[Item] | Callable[[Sequence[Item]], str | Sequence[Item] | None]
     tokens: int | None = field(default=None, kw_only=True)
 
 

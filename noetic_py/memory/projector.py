@@ -27,6 +27,7 @@ from noetic_py.memory.blocks import (
     part_of,
     superseding,
     total,
+    weigh,
 )
 from noetic_py.memory.history import (
     EPOCH_LENGTH,
@@ -179,8 +180,9 @@ class Allocation:
 def allocate(pool: int, demands: Sequence[Demand]) -> Allocation:
     """Share a pool of tokens out.
 
-    When the pool is too short for the minimums, the earlier layers get theirs. No layer gets more than its maximum. The
-    same pool and demands always give the same shares.
+    When the pool is too short for the minimums, the earlier layers get theirs. Of the rest each layer gets an equal
+    part, none more than its maximum: the others share what that leaves. The same pool and demands always give the same
+    shares.
 
     Args:
         pool: Tokens there are; a negative number counts as none.
@@ -199,7 +201,7 @@ def allocate(pool: int, demands: Sequence[Demand]) -> Allocation:
     share = rest * _LAYERS_PERCENT // 100
     # A layer without a maximum could use all there is to share.
     rooms = [share if demand.maximum is None else demand.maximum - demand.minimum for demand in demands]
-    for demand, more in zip(demands, _in_proportion(share, rooms), strict=True):
+    for demand, more in zip(demands, _in_equal_parts(share, rooms), strict=True):
         given[demand.layer] += more
         rest -= more
     return Allocation(given, rest)
@@ -217,21 +219,21 @@ def allocate_unknown(demands: Sequence[Demand]) -> Allocation:
     return Allocation(layers, None)
 
 
-def _in_proportion(share: int, rooms: Sequence[int]) -> list[int]:
-    """Parts of a share in proportion to the rooms, none above its room: by the largest remainder, then the order."""
-    total = sum(rooms)
-    if total <= share:
-        return list(rooms)
-    parts = [share * room // total for room in rooms]
-    # Short by less than one each; as the share is below the total, one more never passes a room that has a remainder.
-    by_remainder = sorted(range(len(rooms)), key=lambda place: -(share * rooms[place] % total))
-    for place in by_remainder[: share - sum(parts)]:
-        parts[place] += 1
+def _in_equal_parts(share: int, rooms: Sequence[int]) -> list[int]:
+    """Equal parts of a share, none above its room: what one has no room for is shared by the others."""
+    parts, left = [0] * len(rooms), share
+    by_room = sorted(range(len(rooms)), key=lambda place: (rooms[place], -place))
+    for count, place in zip(range(len(rooms), 0, -1), by_room, strict=True):
+        parts[place] = min(rooms[place], left // count)
+        left -= parts[place]
     return parts
 
 
 ASSUMED_WINDOW: Final = 32_000
 """Tokens of an unknown window, where a share of it is needed."""
+
+# More than what stands around an update of a pinned block takes.
+_AROUND: Final = 50
 
 # A history that no longer fits is cut to this much of its room, so that the next turns need no cut.
 _CUT_TO_PERCENT: Final = 50
@@ -343,7 +345,17 @@ class Projector:
     # counts the items of that view. It is `None` until a conversation is there that was begun in another process.
     # `_before` is these counts while the next view is made, and after a view that had no room.
     __slots__ = (
-        "_before", "_index", "_log", "_narrowed", "_narrowing", "_same", "anchors", "listed", "made", "recorded",
+        "_before",
+        "_index",
+        "_log",
+        "_narrowed",
+        "_narrowing",
+        "_ready",
+        "_same",
+        "anchors",
+        "listed",
+        "made",
+        "recorded",
         "shown",
     )  # fmt: skip
 
@@ -358,6 +370,8 @@ class Projector:
         self._narrowing: Narrowing | None = None
         self._index: HistoryIndex | None = None
         self._before: HistoryIndex | None = None
+        # What `certain` has found out of the conversation for the view that follows it.
+        self._ready: tuple[Sequence[Item], Sequence[Item] | None, _ViewHistory] | None = None
         self._same = 0
 
     def fork(self) -> Self:
@@ -392,6 +406,50 @@ class Projector:
             ValueError: Two demands are of the same layer.
         """
         return allocate_unknown(demands) if head.room is None else allocate(head.room, demands)
+
+    def certain(
+        self,
+        head: RequestHead,
+        shares: Allocation,
+        history: Sequence[Item],
+        projected: Sequence[Item] | None,
+        blocks: Sequence[LayerBlock],
+    ) -> Sequence[Item]:
+        """The newest items that the next view shows as they are, whatever the other layers recall.
+
+        Args:
+            head: What stands around the conversation.
+            shares: What each layer may recall.
+            history: The conversation, as for `assemble`.
+            projected: The history as the layers narrowed it, likewise.
+            blocks: What layers have recalled so far.
+        """
+        past = self._past(head, history, projected)
+        if head.room is None:
+            start = 0 if self.shown is None else min(self.shown.cut, past.tail)
+        else:
+            room = max(0, head.room - self._most(head, shares, blocks))
+            fits = past.index.tokens_from(0) <= room
+            start = 0 if fits else past.index.oldest_cut(room * _CUT_TO_PERCENT // 100, past.tail)
+        shown = past.items[start:]
+        self._ready = (history, projected, past)
+        if past.note is None:
+            return shown
+        # What the layers have replaced has the id of what it stands for, so objects are compared.
+        own = set(map(id, history[-len(shown) :]))
+        return [item for item in shown if id(item) in own]
+
+    def _most(self, head: RequestHead, shares: Allocation, blocks: Sequence[LayerBlock]) -> int:
+        """Tokens that the layers may take in the next view, with what some have recalled already."""
+        most = total([pin.part for pin in self.anchors.pins])
+        known = {block.layer: block for block in blocks}
+        for layer, share in shares.layers.items():
+            block, pin = known.get(layer), self.anchors.pin_of(layer)
+            if block is None or (pin is not None and pin.block.items != block.items):
+                most += share + _AROUND
+            elif pin is None:
+                most += min(share, weigh(block.items, head.counter))
+        return most
 
     def stale(self, head: RequestHead, blocks: Sequence[LayerBlock]) -> list[tuple[LayerBlock, LayerBlock]]:
         """The layers whose pinned block is out of date, each with what it recalled now and what is pinned.
@@ -448,7 +506,12 @@ class Projector:
         blocks = sorted(blocks, key=lambda block: block.slot)
         if len({block.layer for block in blocks}) < len(blocks):
             raise ValueError("two blocks of one layer")
-        past = self._past(head, history, projected)
+        history_known, projected_known, known = self._ready or (None, None, None)
+        self._ready = None
+        if known is not None and history_known is history and projected_known is projected:
+            past = known
+        else:
+            past = self._past(head, history, projected)
         reason = self._ending(head)
         self.anchors.observe(blocks, first_round=self._log.awaits_answer)
         if reason is not None:

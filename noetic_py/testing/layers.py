@@ -52,7 +52,7 @@ from noetic_py.harness import Harness
 from noetic_py.memory import function
 from noetic_py.memory.binding import Draft
 from noetic_py.memory.blocks import as_items
-from noetic_py.memory.layer import AnyLayer, MemoryLayer, budget_of, hooks_of
+from noetic_py.memory.layer import AnyLayer, MemoryLayer, Recall, budget_of, hooks_of
 from noetic_py.memory.scopes import Scope
 from noetic_py.steps.code import step
 from noetic_py.steps.flow import sequence
@@ -333,7 +333,13 @@ class LayerContract(Generic[L]):
             for each in texts:
                 await self.use(layer, each)
             given = await layer.bound(Draft(layer.binding)).recall(text, budget)
-            found.append(as_items("layer", getattr(given, "content", given)) if given is not None else ())
+            recall = given if isinstance(given, Recall) else Recall(() if given is None else given)
+            content = recall.content
+            if callable(content):
+                # As if the request showed nothing of the conversation, so that all is recalled.
+                found.append(as_items("layer", content(())))
+            else:
+                found.append(as_items("layer", content))
 
         async with self._harness() as harness:
             await harness.run(call_model(id="first") >> recall, "what is known?", user_id="u")

@@ -48,6 +48,7 @@ class Layers:
         "_types",
         "by_id",
         "codecs",
+        "cut",
         "has_place",
         "memory",
         "state_codecs",
@@ -73,6 +74,8 @@ class Layers:
         self.has_place = has_place(memory)
         # The codec of each layer's values, made when it is first needed and used by all runs.
         self.codecs: dict[str, Codec] = {}
+        # Those of which it was said that their budget is cut.
+        self.cut: set[str] = set()
         # Those of states, by layer and owner.
         self.state_codecs: Cache[tuple[str, str], StateCodec] = Cache(_OWNERS)
         self._order[""] = by_slot

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from attrs import frozen
 
 from noetic_py.core.budget import TokenUsage
 from noetic_py.core.events import ViewMade
 from noetic_py.core.items import FunctionCall, Item, Message, Reasoning
 from noetic_py.core.log import ItemView
+from noetic_py.core.tokens import TokenCounter
 from noetic_py.core.view import View
 from noetic_py.engine.frame import Frame
+from noetic_py.engine.layers.handles import Live
 from noetic_py.engine.layers.lifecycle import FAILED, call_hook, notify_children, present, report_failure
 from noetic_py.engine.provider_call import ready_counter_of, room_for_answer
 from noetic_py.errors import LimitExceeded
 from noetic_py.journal.changes import view_change
-from noetic_py.memory.blocks import LayerBlock, as_items
+from noetic_py.memory.blocks import LayerBlock, as_items, weigh
 from noetic_py.memory.history import HistoryIndex
 from noetic_py.memory.layer import AnyLayer, Recall, budget_of
 from noetic_py.memory.projector import Allocation, Demand, Projector, RequestHead
 from noetic_py.memory.view_state import projector_from, record_view
 from noetic_py.models.model import Model, ModelRequest, profile_of
 from noetic_py.steps.model import ModelSpec
+
+# A block that takes more than this part of what it may take would perhaps be larger.
+_FULL = 2
 
 
 async def project(
@@ -39,9 +47,13 @@ async def project(
         frame.scope.view = _before_that(head, history)
     projector = projector_from(frame.scope.view)
     await notify_children(frame)
-    blocks = await _recalled(frame, projector, head, history)
+    shares = projector.plan(head, [Demand(layer.id, *budget_of(layer)) for layer in present(frame, "recall")])
+    recalled = await _recalled(frame, shares, _query(history))
+    projected = await _narrowed(frame, history)
+    blocks = _blocks(frame, recalled, shares, partial(projector.certain, head, shares, history, projected))
+    _warn_of_cuts(frame, blocks, head.counter)
     deltas = await _deltas(frame, projector.stale(head, blocks))
-    view = projector.assemble(head, history, blocks, deltas=deltas, projected=await _narrowed(frame, history))
+    view = projector.assemble(head, history, blocks, deltas=deltas, projected=projected)
     frame.x.run.view = view
     if frame.x.run.bus.active:
         frame.publish(ViewMade(frame.at, view))
@@ -107,18 +119,68 @@ def _same(one: Sequence[object], other: Sequence[object]) -> bool:
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
-async def _recalled(frame: Frame, projector: Projector, head: RequestHead, history: ItemView) -> list[LayerBlock]:
-    layers = present(frame, "recall")
-    if not layers:
-        return []
-    shares = projector.plan(head, [Demand(layer.id, *budget_of(layer)) for layer in layers])
-    query = _query(history)
+@frozen(eq=False)
+class _Recalled:
+    """What a layer has recalled, and whether that has changed its own state."""
+
+    layer: AnyLayer
+    recall: Recall
+    volatile: bool
+
+
+async def _recalled(frame: Frame, shares: Allocation, query: str) -> Sequence[_Recalled]:
+    """What the layers recall, those whose recall failed left out."""
+    found: list[_Recalled] = []
+    kept = frame.x.layer_store.recalled
+    for layer in present(frame, "recall"):
+        before = frame.scope.layer_states[layer.id]
+        if layer.recall_mode == "eventual" and layer.id in kept:
+            given = kept[layer.id]
+        else:
+            given = await call_hook(frame, layer, "recall", query, shares.layers[layer.id])
+            if given is FAILED:
+                continue
+            kept[layer.id] = given
+        recall = given if isinstance(given, Recall) else Recall(() if given is None else given)
+        found.append(_Recalled(layer, recall, frame.scope.layer_states[layer.id] is not before))
+    return found
+
+
+def _blocks(
+    frame: Frame,
+    recalled: Sequence[_Recalled],
+    shares: Allocation,
+    certain: Callable[[Sequence[LayerBlock]], Sequence[Item]],
+) -> list[LayerBlock]:
+    """Blocks of what was recalled; last of what depends on the items that are shown whatever these take."""
     blocks: list[LayerBlock] = []
-    for layer in layers:
-        block = await _block(frame, layer, query, shares)
-        if block is not None:
-            blocks.append(block)
+    shown: Sequence[Item] | None = None
+    for each in sorted(recalled, key=lambda each: callable(each.recall.content)):
+        layer, content = each.layer, each.recall.content
+        try:
+            if callable(content):
+                shown = certain(blocks) if shown is None else shown
+                items = as_items(layer.id, content(shown))
+            else:
+                items = as_items(layer.id, content)
+        except Exception as error:  # noqa: BLE001 # code of a layer, whose failure leaves out its block alone
+            report_failure(frame, layer, "recall", error)
+            continue
+        share, (_, most), tokens = shares.layers[layer.id], budget_of(layer), each.recall.tokens
+        blocks.append(LayerBlock(layer.id, layer.slot, items, layer.placement, share, tokens, each.volatile, most))
     return blocks
+
+
+def _warn_of_cuts(frame: Frame, blocks: Sequence[LayerBlock], counter: TokenCounter) -> None:
+    """Say once of a layer that it has filled what the window leaves of its budget."""
+    known = frame.x.layers.cut
+    for block in blocks:
+        if block.cut is None or block.layer in known or weigh(block.items, counter) * _FULL < (block.budget or 0):
+            continue
+        known.add(block.layer)
+        most = block.declared
+        message = f"{block.cut}; budget=({most}, {most}) gives it all of them before anything is shared"
+        Live(frame, frame.x.layers.by_id[block.layer]).warn(message)
 
 
 def _query(history: ItemView) -> str:
@@ -127,27 +189,6 @@ def _query(history: ItemView) -> str:
         if isinstance(item, Message) and item.role == "user" and item.text:
             return item.text
     return ""
-
-
-async def _block(frame: Frame, layer: AnyLayer, query: str, shares: Allocation) -> LayerBlock | None:
-    """The recall of a layer; `None` if it failed."""
-    share, kept = shares.layers[layer.id], frame.x.layer_store.recalled
-    before = frame.scope.layer_states[layer.id]
-    if layer.recall_mode == "eventual" and layer.id in kept:
-        given = kept[layer.id]
-    else:
-        given = await call_hook(frame, layer, "recall", query, share)
-        if given is FAILED:
-            return None
-        kept[layer.id] = given
-    recall = given if isinstance(given, Recall) else Recall(() if given is None else given)
-    try:
-        items = as_items(layer.id, recall.content)
-    except TypeError as error:
-        report_failure(frame, layer, "recall", error)
-        return None
-    volatile = frame.scope.layer_states[layer.id] is not before
-    return LayerBlock(layer.id, layer.slot, items, layer.placement, share, recall.tokens, volatile)
 
 
 async def _deltas(frame: Frame, stale: Sequence[tuple[LayerBlock, LayerBlock]]) -> Mapping[str, Sequence[Item]]:

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Final
 
-from attrs import frozen
+from attrs import field, frozen
 
 from noetic_py.core.caches import cached
 from noetic_py.core.items import Item, Message
 from noetic_py.core.runtime import Runtime
 from noetic_py.memory.functions import function
-from noetic_py.memory.layer import MemoryLayer, Returned
+from noetic_py.memory.layer import MemoryLayer, Recall, Returned
 from noetic_py.memory.layers import common
 from noetic_py.memory.scopes import Scope, Slot
 
@@ -32,12 +32,14 @@ class Episode:
         outcome: What came of it.
         at: When it was over, in UTC.
         origin: The name of the session or thread; empty for an id that says nothing to a reader.
+        item: The id of the message that asked; empty for what was noted.
     """
 
     asked: str
     outcome: str
     at: datetime
     origin: str = ""
+    item: str = field(default="", eq=False, repr=False)
 
 
 class Episodic(MemoryLayer[dict[str, Episode]]):
@@ -112,25 +114,34 @@ class Episodic(MemoryLayer[dict[str, Episode]]):
             raise common.refused(self, "note", "an episode needs both what was asked and what came of it")
         self._add(f"{asked}\0{outcome}", asked, outcome)
 
-    async def recall(self, query: str, budget: int) -> str | None:
-        """The episodes that belong to a question, the newest first, as many as there is room for."""
+    async def recall(self, query: str, budget: int) -> Recall:
+        """The episodes that belong to a question, the newest first, as many as there is room for.
+
+        One whose question the conversation still shows, and so what came of it, is not repeated.
+        """
         kept, wanted = self._kept, _words(query)
         newest = _newest_first(kept)
         shared = {key: len(wanted & _words_of(each.asked, each.outcome)) for key, each in kept.items()}
         rest = newest[self.recent :]
         ranked = newest[: self.recent] + sorted(filter(shared.__getitem__, rest), key=shared.__getitem__, reverse=True)
         chosen = set(ranked[: self.max_recalled])
-        return common.within(self, [_line(kept[key]) for key in newest if key in chosen], budget) or None
+        best = [kept[key] for key in newest if key in chosen]
+
+        def unseen(shown: Sequence[Item]) -> str:
+            there = {item.id for item in shown}
+            return common.within(self, [_line(each) for each in best if each.item not in there], budget)
+
+        return Recall(unseen)
 
     async def on_complete(self) -> None:
         """Makes an episode of the execution that is over, when the user has asked something in it."""
         ctx = self.ctx
-        asked, outcome = _of_conversation(ctx.items)
+        asked, outcome, item = _of_conversation(ctx.items)
         if ctx.aborted:
             outcome = f"aborted: {ctx.abort_reason}"
         if asked:
             # By the execution's id, so that one that went on after a crash is one episode.
-            self._add(ctx.id, asked, outcome or "no answer")
+            self._add(ctx.id, asked, outcome or "no answer", item)
 
     def merge(
         self, base: dict[str, Episode], mine: dict[str, Episode], theirs: dict[str, Episode]
@@ -143,11 +154,11 @@ class Episodic(MemoryLayer[dict[str, Episode]]):
         if self.children == "merge":
             self.state = self._newest(common.merged(self._kept, child, child.state))
 
-    def _add(self, source: str, asked: str, outcome: str) -> None:
+    def _add(self, source: str, asked: str, outcome: str, item: str = "") -> None:
         key = sha256(source.encode(errors="replace")).hexdigest()[:32]
         now = (self.clock or self.runtime).now().astimezone(UTC)
         said, came = (common.one_line(text, self.max_characters) for text in (asked, outcome))
-        made = Episode(said, came, now, common.conversation_of(self))
+        made = Episode(said, came, now, common.conversation_of(self), item)
         self.state = self._newest({**self._kept, key: made})
 
     def _newest(self, episodes: Mapping[str, Episode]) -> dict[str, Episode]:
@@ -177,13 +188,13 @@ def _line(episode: Episode) -> str:
     return f"{when}: asked: {common.plain(episode.asked)} | outcome: {common.plain(episode.outcome)}"
 
 
-def _of_conversation(items: Sequence[Item]) -> tuple[str, str]:
-    """The newest thing that the user said, and the model's newest words after that."""
+def _of_conversation(items: Sequence[Item]) -> tuple[str, str, str]:
+    """The newest thing that the user said, the model's newest words after that, and the id of the first."""
     outcome = ""
     for item in reversed(items):
         if isinstance(item, Message) and item.text.strip():
             if item.role == "user":
-                return item.text, outcome
+                return item.text, outcome, item.id
             if item.role == "assistant" and not outcome:
                 outcome = item.text
-    return "", outcome
+    return "", outcome, ""

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Final
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
-from noetic_py.core.items import FunctionCall, FunctionCallOutput
+from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item
 from noetic_py.core.reducers import by_key, reducer
 from noetic_py.errors import NoContextError
 from noetic_py.memory.functions import functions_of
-from noetic_py.memory.layer import MemoryLayer, Returned, layers_of
+from noetic_py.memory.layer import MemoryLayer, Recall, Returned, layers_of
 from noetic_py.memory.layers import common
 from noetic_py.memory.scopes import Slot
 from noetic_py.models.model import ModelResponse
@@ -30,6 +30,7 @@ class ToolUse:
         output: What it gave last, likewise.
         number: The calls that were made before, so a greater number is a newer call.
         times: How often it was made with these arguments.
+        call_id: The id of the newest of these calls.
     """
 
     name: str
@@ -37,6 +38,7 @@ class ToolUse:
     output: str
     number: int
     times: int = 1
+    call_id: str = field(default="", eq=False, repr=False)
 
 
 class ToolMemory(MemoryLayer[dict[str, ToolUse]]):
@@ -91,6 +93,7 @@ class ToolMemory(MemoryLayer[dict[str, ToolUse]]):
                 common.one_line(output.text, self.max_characters),
                 1 + max((each.number for each in self.state.values()), default=0),
                 1 if known is None else known.times + 1,
+                output.call_id,
             )
             self.state = self._newest({**self.state, key: use})
         return output
@@ -113,10 +116,17 @@ class ToolMemory(MemoryLayer[dict[str, ToolUse]]):
         if len(self.state) > self.max_calls:
             self.state = self._newest(self.state)
 
-    async def recall(self, query: str, budget: int) -> str | None:
-        """The calls, the newest first, as many as there is room for."""
-        lines = [f"{use.name}({use.arguments}){_times(use)} gave: {use.output}" for use in self.calls]
-        return common.within(self, lines, budget) or None
+    async def recall(self, query: str, budget: int) -> Recall:
+        """The calls that the conversation does not show any more, the newest first, as many as there is room for."""
+        calls = self.calls
+
+        def unseen(shown: Sequence[Item]) -> str:
+            there = {item.call_id for item in shown if isinstance(item, FunctionCallOutput)}
+            left = [use for use in calls if use.call_id not in there]
+            lines = [f"{use.name}({use.arguments}){_times(use)} gave: {use.output}" for use in left]
+            return common.within(self, lines, budget)
+
+        return Recall(unseen)
 
     def merge(
         self, base: dict[str, ToolUse], mine: dict[str, ToolUse], theirs: dict[str, ToolUse]
