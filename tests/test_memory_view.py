@@ -592,6 +592,19 @@ def test_a_view_does_not_begin_where_another_item_stands_now_that_needs_the_one_
     assert list(projector.assemble(evolve(head, window=1_000), log.rendered("x")).items) == list(log)
 
 
+def test_what_is_repeated_ends_where_a_changed_block_stood_in_another_list() -> None:
+    head, projector = RequestHead(COUNTER, window=150), Projector()
+    log = ItemLog([Message.user("word " * 200)])
+    for number in range(3):
+        log.extend([Message.assistant(f"says {number}"), Message.user(f"asks {number}")])
+    projector.assemble(head, log.rendered("x"), [block("clock", "1", volatile=True)], projected=list(log)[1:])
+    log.append(Message.assistant("says 3"))
+    log.append(Message.user("asks 3"))
+    view = projector.assemble(head, log.rendered("x"), [block("clock", "2", volatile=True)])
+    assert list(view.items)[:6] == list(log)[1:7]
+    assert view.repeated == weigh(list(log)[1:6], COUNTER)
+
+
 # ------------------------------------------------------------------------------------------------ the account
 
 

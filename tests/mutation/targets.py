@@ -116,7 +116,9 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
             "tests/test_memory_view.py",
             "tests/test_memory_anchor.py",
             "tests/test_memory_allocate.py",
+            "tests/test_memory_conversation.py",
             "tests/properties/test_view.py",
+            "tests/properties/test_view_accounts.py",
         ),
     ),
     "sqlite": (
