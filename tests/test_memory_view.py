@@ -597,7 +597,10 @@ def test_what_is_repeated_ends_where_a_changed_block_stood_in_another_list() -> 
     log = ItemLog([Message.user("word " * 200)])
     for number in range(3):
         log.extend([Message.assistant(f"says {number}"), Message.user(f"asks {number}")])
-    projector.assemble(head, log.rendered("x"), [block("clock", "1", volatile=True)], projected=list(log)[1:])
+    shown = projector.assemble(head, log.rendered("x"), [block("clock", "1", volatile=True)], projected=list(log)[1:])
+    same = projector.fork().assemble(head, log.rendered("x"), [block("clock", "1", volatile=True)])
+    assert list(same.items) == list(shown.items)
+    assert same.repeated == shown.tokens
     log.append(Message.assistant("says 3"))
     log.append(Message.user("asks 3"))
     view = projector.assemble(head, log.rendered("x"), [block("clock", "2", volatile=True)])

@@ -691,7 +691,7 @@ class Projector:
         place = first_other(shown.anchors, parts.anchors)
         if place is None:
             return None
-        before, now = shown.anchors[place : place + 1], parts.anchors[place : place + 1]
+        before, now = shown.anchors[place:], parts.anchors[place:]
         if now and now[0].layer not in {part.layer for part in shown.anchors}:
             return now[0].layer
         return (before or now)[0].layer
