@@ -232,6 +232,12 @@ def test_depth_is_counted_from_where_a_lease_begins() -> None:
         BudgetLease(None, root, depth=3).enter_depth(4)
 
 
+def test_the_depth_that_is_left_is_that_of_the_tightest_lease() -> None:
+    inner = BudgetLease(Budget(depth=1), BudgetLease(Budget(depth=3)), depth=1)
+    shown = inner.remaining(0.0, 2)
+    assert (shown.depth, shown.limit.depth, shown.used.depth) == (0, 1, 1)
+
+
 # ------------------------------------------------------------------------------------------------------- reservations
 
 

@@ -13,10 +13,12 @@ from noetic_py.engine.journaling.fold import (
     BEGUN,
     Begun,
     below,
+    cause_of,
     inside,
     items_below,
     last_step,
     last_verdict,
+    lasting,
     left_by,
     tree,
     visible,
@@ -785,6 +787,30 @@ def test_what_the_steps_of_a_spawn_have_left_in_it() -> None:
     journal = section("spawn")[:-2]
     journal += [opened("f/s/x"), wrote("f/s/x", "2"), failed("f/s/x")]
     assert shown(inside(tree(journal, KINDS).find(at("f/s")))) == "0 +zero 1 +one"
+
+
+def test_what_lasts_for_a_run_that_goes_on_is_the_work_of_finished_steps() -> None:
+    journal = [opened("f"), wrote("f", "own"), done("f/a", "1"), opened("f/b"), wrote("f/b", "2"), done("f/b/c", "3")]
+    assert shown(lasting(journal, KINDS, ())) == "1 3"
+    # A failure is tried again, so it hides nothing.
+    assert shown(lasting([*journal, failed("f/b"), failed("f", cause="f/b")], KINDS, ())) == "1 3"
+
+
+@pytest.mark.parametrize(
+    ("records", "cause"),
+    [
+        ([], ""),
+        ([failed("f", cause="f/a")], ""),
+        ([failed("f", cause="f/a"), OVER], "f/a"),
+        ([failed("f"), OVER], "f"),
+        ([failed("f", error=StepFailed(path=(), error_type="Boom", error_message="")), OVER], "f"),
+        ([failed("f"), RunEnded((), "completed", None, None)], ""),
+        ([RunEnded((), "failed", "", Control("abort", error=broken("f/b")))], "f/b"),
+        ([failed("f"), RunEnded((), "aborted", "", Control("abort"))], ""),
+    ],
+)
+def test_where_the_failure_of_a_run_came_from(records: list[JournalRecord], cause: str) -> None:
+    assert cause_of(records) == at(cause)
 
 
 # --------------------------------------------------------------------------------------------- as what has been begun

@@ -139,6 +139,12 @@ def test_what_is_wrong_is_said() -> None:
         assert "cost=" in (problem_of(None, cost) or ""), cost
 
 
+def test_parts_of_the_input_fit_into_it_together() -> None:
+    assert "cached_input=2 and cache_write=2" in (problem_of(TokenUsage(3, 1, 2, 2), None) or "")
+    assert problem_of(TokenUsage(3, 1, 2, 1), None) is None
+    assert problem_of(TokenUsage(3, 1, 3, reasoning=1), None) is None
+
+
 async def test_what_can_be_booked_is_booked() -> None:
     for usage in GOOD:
         for cost in (None, Decimal(0), Decimal("0.25"), Decimal(MOST)):

@@ -73,11 +73,22 @@ LEDGER = (
     "tests/test_engine_takeover.py",
     "tests/test_progress.py",
     "tests/test_large.py",
+    "tests/test_queued_children.py",
+    "tests/test_queue_limits.py",
+    "tests/test_wrap_ups.py",
     *RESUMED,
 )
 
 TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "budget": ("noetic_py.core.budget", ("tests/test_budget.py", "tests/properties/test_budget_exact.py")),
+    "budget": (
+        "noetic_py.core.budget",
+        (
+            "tests/test_budget.py",
+            "tests/test_usage.py",
+            "tests/test_queue_limits.py",
+            "tests/properties/test_budget_exact.py",
+        ),
+    ),
     "log": (
         "noetic_py.core.log",
         (
@@ -147,7 +158,15 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "fold": (
         "noetic_py.engine.journaling.fold",
-        ("tests/test_engine_fold.py", "tests/test_histories.py::test_every_run_goes_on", *RESUMED),
+        (
+            "tests/test_engine_fold.py",
+            "tests/test_summaries.py",
+            "tests/test_wrap_ups.py",
+            "tests/test_histories.py::test_every_run_goes_on",
+            "tests/test_memory_storage.py",
+            "tests/properties/test_cut_short.py::test_cut_short_and_gone_on_with_after_an_upgrade_of_a_layer",
+            *RESUMED,
+        ),
     ),
     "replay": (
         "noetic_py.engine.journaling.replay",
