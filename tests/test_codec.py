@@ -1176,6 +1176,7 @@ def test_a_field_that_is_missing_is_told_from_one_of_another_type() -> None:
     assert "null" in said[1]
 
 
+@pytest.mark.timed
 def test_a_large_state_takes_few_calls_an_entry() -> None:
     """The states of memory layers are read and written whole in each turn."""
     made, start = Codec(), datetime(2025, 1, 1, tzinfo=UTC)

@@ -189,6 +189,9 @@ def measure(target: str, sample: int, seed: int) -> dict[str, Any]:
             f"--basetemp={folder}/base",
             "-c",
             "pyproject.toml",
+            # The switches cost calls of their own.
+            "-m",
+            "not timed",
         ]
         code = pytest.main([*options, *tests], plugins=[session])
         if code != pytest.ExitCode.OK:
