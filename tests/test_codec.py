@@ -17,7 +17,7 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -32,7 +32,7 @@ from noetic_py import Secret
 from noetic_py.core import codec
 from noetic_py.core.codec import Codec, from_wire, from_wire_json, to_wire, to_wire_json
 from noetic_py.core.codec import structure as json_text
-from noetic_py.core.codec.structure import kind_name
+from noetic_py.core.codec.structure import check_nesting, is_named_tuple, kind_name
 from noetic_py.core.codec.wire import check_size
 from noetic_py.core.items import (
     ContentPart,
@@ -56,7 +56,9 @@ from noetic_py.core.values import is_dict, is_list
 from noetic_py.errors import CodecError, ConfigError, ItemSchemaMismatch, LimitExceeded, NoeticError
 from noetic_py.memory import Episode
 
+K = TypeVar("K")
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 @attrs.frozen
@@ -1174,6 +1176,56 @@ def test_a_field_that_is_missing_is_told_from_one_of_another_type() -> None:
         said.append(caught.value.message)
     assert ["missing" in text for text in said] == [True, False]
     assert "null" in said[1]
+
+
+@attrs.frozen
+class Two(Generic[K, V]):
+    """Two values of any types."""
+
+    one: K
+    other: V
+
+
+def test_a_generic_class_is_read_without_its_arguments_too() -> None:
+    made = Codec([Two])
+    stored = made.encode(Two(1, "a"))
+    assert made.decode(stored, Two) == made.decode(stored, Two[int, str]) == Two(1, "a")
+
+
+def test_what_does_not_fit_says_where() -> None:
+    made = Codec([Two])
+    stored: Any = made.encode(Two(1, "a"))
+    del stored["other"]
+    with pytest.raises(CodecError, match=r"other: is missing"):
+        made.decode(stored, Two)
+    with pytest.raises(CodecError, match=r"\[1\]: is a str, not int"):
+        made.decode(made.encode({1: 2}), dict[str, int])
+    with pytest.raises(CodecError, match=r"\['1'\]: is an int, not str"):
+        made.decode({"1": 2}, dict[int, int])
+
+
+def test_of_a_union_of_sets_the_stored_one_is_made() -> None:
+    made = Codec()
+    for value in ({1}, frozenset({1})):
+        assert type(made.decode(made.encode(value), set[int] | frozenset[int])) is type(value)
+
+
+def test_a_named_tuple_is_a_tuple_with_named_fields() -> None:
+    class Named(NamedTuple):
+        one: int
+
+    class Fields:
+        _fields = ("one",)
+
+    assert [is_named_tuple(kind) for kind in (Named, Fields, tuple)] == [True, False, False]
+
+
+def test_mappings_of_other_classes_are_counted_as_nested() -> None:
+    deep: Mapping[str, Any] = {}
+    for _ in range(100):
+        deep = MappingProxyType({"inner": deep})
+    with pytest.raises(LimitExceeded, match="nesting"):
+        check_nesting(deep)
 
 
 @pytest.mark.timed

@@ -805,7 +805,7 @@ def test_what_lasts_for_a_run_that_goes_on_is_the_work_of_finished_steps() -> No
         ([failed("f"), OVER], "f"),
         ([failed("f", error=StepFailed(path=(), error_type="Boom", error_message="")), OVER], "f"),
         ([failed("f"), RunEnded((), "completed", None, None)], ""),
-        ([RunEnded((), "failed", "", Control("abort", error=broken("f/b")))], "f/b"),
+        ([RunEnded((), "failed", "", Control("budget", error=out_of("cost", "f/b")))], "f/b"),
         ([failed("f"), RunEnded((), "aborted", "", Control("abort"))], ""),
     ],
 )
