@@ -790,7 +790,8 @@ def test_what_the_steps_of_a_spawn_have_left_in_it() -> None:
 
 
 def test_what_lasts_for_a_run_that_goes_on_is_the_work_of_finished_steps() -> None:
-    journal = [opened("f"), wrote("f", "own"), done("f/a", "1"), opened("f/b"), wrote("f/b", "2"), done("f/b/c", "3")]
+    journal: list[JournalRecord] = [opened("f"), wrote("f", "own"), done("f/a", "1"), opened("f/b"), wrote("f/b", "2")]
+    journal.append(done("f/b/c", "3"))
     assert shown(lasting(journal, KINDS, ())) == "1 3"
     # A failure is tried again, so it hides nothing.
     assert shown(lasting([*journal, failed("f/b"), failed("f", cause="f/b")], KINDS, ())) == "1 3"

@@ -107,6 +107,11 @@ async def result(harness: Harness[Any], flow: AnyStep, value: object, **options:
 
 
 @step(version="1")
+async def negate(x: int) -> int:
+    return -x
+
+
+@step(version="1")
 async def square(x: int) -> int:
     return x * x
 
@@ -302,6 +307,42 @@ async def test_what_is_set_aside_is_kept_in_the_budget_of_a_step_around(store: C
     async with working(store, flow) as harness:
         made = await result(harness, flow, [1, 2, 3], budget=Budget(steps=10))
         assert (made.value, made.steps) == (14, 4)
+
+
+async def test_what_is_set_aside_beside_a_step_is_not_kept_in_its_own_budget(store: CheckpointBackend) -> None:
+    """The first branch goes on in another process of the run while the child of the second is still at work."""
+    went_on = anyio.Event()
+
+    @step(version="1")
+    async def work(x: int) -> int:
+        if x:
+            with anyio.fail_after(15):
+                await went_on.wait()
+        return x
+
+    @step(version="1")
+    async def goes_on(x: int) -> int:
+        went_on.set()
+        return x + 1
+
+    branch = sequence(spawn(work, queue="children", budget=Budget(steps=2)), goes_on, id="branch")
+    flow = each(branch.with_options(budget=Budget(steps=3)), id="flow")
+    async with working(store, flow) as harness:
+        made = await result(harness, flow, [0, 1], budget=Budget(steps=6))
+        assert (made.value, made.steps) == ([1, 2], 4)
+
+
+@pytest.mark.parametrize(("limit", "then"), [(Budget(steps=6), "budget_exceeded"), (Budget(tool_calls=9), "completed")])
+async def test_the_budget_of_a_harness_counts_a_child_once(store: CheckpointBackend, limit: Budget, then: str) -> None:
+    """The child is a run of the harness whose worker carries it out, and nothing is left set aside for it."""
+    child = Budget(steps=2, tool_calls=1)
+    flow = sequence(spawn(square, queue="children", budget=child), negate, id="flow")
+    async with working(store, flow, budget=limit) as harness:
+        for number in range(3):
+            made = await result(harness, flow, number, budget=Budget(steps=3, tool_calls=1))
+            assert (made.value, made.steps) == (-number * number, 2)
+        assert harness._resources.lease.used()["steps"] == 6
+        assert (await harness.run(negate, 1, on_error="result")).status == then
 
 
 @settings(max_examples=20)

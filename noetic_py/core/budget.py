@@ -667,8 +667,8 @@ class BudgetLease:
         taken = self._settled.get(name, _ZERO) + self._held.get(name, _ZERO) + self._kept.get(name, _ZERO)
         return self.limits[name] - taken
 
-    def _blocker(self, amounts: Amounts) -> _Blocker | None:
-        """The first lease that has no room, and whether calls in flight could make some."""
+    def _blocker(self, amounts: Amounts, last: BudgetLease | None = None) -> _Blocker | None:
+        """The first lease up to `last` that has no room, and whether calls in flight could make some."""
         waitable: _Blocker | None = None
         node: BudgetLease | None = self
         while node is not None:
@@ -682,7 +682,7 @@ class BudgetLease:
                     return _Blocker(error, False, node)
                 waitable = waitable or _Blocker(error, True, node)
             amounts = node._uncovered(amounts)
-            node = node.parent
+            node = None if node is last else node.parent
         return waitable
 
     def refusal(self, name: str, asked: Decimal | int, settled: Decimal | int) -> BudgetExceeded:
@@ -733,8 +733,8 @@ class BudgetLease:
                 node._cost = node.cost + used.cost
             node = node.parent
 
-    def book(self, amounts: Amounts, tokens: TokenUsage, *, calls: int = 0) -> None:
-        """Add what was spent, here and at every lease above."""
+    def book(self, amounts: Amounts, tokens: TokenUsage, *, calls: int = 0, last: BudgetLease | None = None) -> None:
+        """Add what was spent, here and at every lease above, up to `last`."""
         cost = amounts.get("cost")
         node: BudgetLease | None = self
         while node is not None:
@@ -751,7 +751,7 @@ class BudgetLease:
                 node._cost = node.cost + cost
             if node._covers is not None:
                 amounts = node._uncovered(amounts)
-            node = node.parent
+            node = None if node is last else node.parent
 
     def recover(self, used: Usage, steps: int, tool: str | None) -> None:
         """Charge this lease, and none above, with what was used under it before this process had the run."""
@@ -769,10 +769,10 @@ class BudgetLease:
         if self.steps_free and self.parent is not None and self.parent.steps_free:
             self.parent.steps -= steps  # counted there already, and handed up once more when this lease closes
 
-    # -- runs that are carried out elsewhere
+    # -- runs that are carried out elsewhere; `own` is the lease of the run that waits, above which they count alone
 
-    def set_aside(self, limits: Amounts) -> None:
-        """Hold here and at every lease above what a run elsewhere may use.
+    def set_aside(self, limits: Amounts, own: BudgetLease) -> None:
+        """Hold here and at every lease up to the run's own what a run elsewhere may use.
 
         Raises:
             ConfigError: A dimension is limited, and it names none; code `"spawn"`.
@@ -788,30 +788,27 @@ class BudgetLease:
                     code="spawn",
                     hint=f"spawn(..., queue=..., budget=Budget({missing[0].partition(':')[0]}=...)); it is set aside",
                 )
-            node = node.parent
-        blocker = self._blocker(limits)
+            node = None if node is own else node.parent
+        blocker = self._blocker(limits, own)
         if blocker is not None:
             raise blocker.error
-        self._keep(self, limits, _ONE)
+        self._keep(self, limits, _ONE, own)
 
-    def keep(self, limits: Amounts, *, above: bool) -> None:
-        """Hold what was set aside before this process had the run, here alone or at every lease above too."""
-        for name, kept in limits.items():
-            self._kept[name] = self._kept.get(name, _ZERO) + kept
-        if above:
-            self._keep(self.parent, limits, _ONE)
+    def keep(self, limits: Amounts) -> None:
+        """Hold here what was set aside before this process had the run."""
+        self._keep(self, limits, _ONE, self)
 
-    def free_up(self, limits: Amounts) -> None:
-        """Give back, here and at every lease above, what was set aside."""
-        self._keep(self, limits, -_ONE)
+    def free_up(self, limits: Amounts, own: BudgetLease) -> None:
+        """Give back, here and at every lease up to the run's own, what was set aside."""
+        self._keep(self, limits, -_ONE, own)
         self.wake()
 
-    def charge(self, used: Usage, steps: int, tools: Sequence[str]) -> None:
-        """Book, here and at every lease above, what a run elsewhere has used."""
+    def charge(self, used: Usage, steps: int, tools: Sequence[str], own: BudgetLease) -> None:
+        """Book, here and at every lease up to the run's own, what a run elsewhere has used."""
         amounts = amounts_of(used) | {"model_calls": Decimal(used.model_calls), "tool_calls": Decimal(len(tools))}
         for tool in tools:
             amounts[f"per_tool:{tool}"] = amounts.get(f"per_tool:{tool}", _ZERO) + 1
-        self.book(amounts, used.tokens, calls=used.model_calls)
+        self.book(amounts, used.tokens, calls=used.model_calls, last=own)
         counting = True
         node: BudgetLease | None = self
         while node is not None:
@@ -820,7 +817,9 @@ class BudgetLease:
                 node.steps += steps
                 # It hands its steps up when it closes.
                 counting = not node.steps_free or node._closed
-            node = node.parent
+            node = None if node is own else node.parent
+        if own.steps_free and own.parent is not None and not own._closed:
+            own.parent.steps -= steps  # handed up when the run's lease closes
 
     def wake(self) -> None:
         """Let the reservations that wait look again."""
@@ -915,12 +914,12 @@ class BudgetLease:
         self._keep(self.parent, block, sign)
 
     @staticmethod
-    def _keep(node: BudgetLease | None, block: Amounts, sign: Decimal) -> None:
+    def _keep(node: BudgetLease | None, block: Amounts, sign: Decimal, last: BudgetLease | None = None) -> None:
         while node is not None:
             for name, kept in block.items():
                 node._kept[name] = node._kept.get(name, _ZERO) + sign * kept
             block = node._uncovered(block)
-            node = node.parent
+            node = None if node is last else node.parent
 
     def open_wrap_up(self, now: float) -> BudgetLease:
         """A lease for the wrap-up step: what `reserve=` kept back, already held at the leases above."""

@@ -613,8 +613,7 @@ def recover(run: Run, lease: BudgetLease, path: tuple[str, ...], *, attempts: bo
         lease.recover(usage.used, usage.steps, usage.tool)
     for at, limits in run.children.kept.items() if run.children is not None else ():
         if at[: len(path)] == path:
-            # Those above a run's own lease belong to this process, and were told nothing of it.
-            lease.keep(limits, above=not path)
+            lease.keep(limits)
 
 
 def _charged(run: Run, path: values.Path, attempts: bool) -> Iterator[RecordedUsage]:

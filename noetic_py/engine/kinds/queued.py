@@ -54,6 +54,12 @@ async def run_queued(value: object, frame: Frame) -> object:
     return ended.value
 
 
+def _own_lease(frame: Frame) -> BudgetLease:
+    """The lease of the run; those above it count the child as a run of its own where it is carried out."""
+    root = frame.x.run.root
+    return frame.lease if root is None else root.lease
+
+
 def _limits(spec: QueuedSpec) -> dict[str, Decimal]:
     return {} if spec.budget is None else dict(spec.budget.limits)
 
@@ -92,7 +98,7 @@ async def _carried_out(
             children.count -= 1
             children.freed = True
             children.kept.pop(frame.at, None)
-            lease.free_up(limits)
+            lease.free_up(limits, _own_lease(frame))
     _book(frame, asked.key, ended)
     return ended
 
@@ -119,7 +125,7 @@ async def _set_aside(frame: Frame, lease: BudgetLease, limits: dict[str, Decimal
     """Set aside what the child may use; waits while children that have not ended could give back enough."""
     while True:
         try:
-            return lease.set_aside(limits)
+            return lease.set_aside(limits, _own_lease(frame))
         except BudgetExceeded as error:
             if not children.count:
                 raise error.at(frame.at) from None
@@ -176,7 +182,7 @@ def _book(frame: Frame, run_id: str, ended: ChildEnd) -> None:
     if _is_booked(frame, run_id):
         return
     used = ended.used
-    frame.lease.charge(used, ended.steps, ended.tools)
+    frame.lease.charge(used, ended.steps, ended.tools, _own_lease(frame))
     frame.x.run.unpriced |= ended.unpriced
     told = {
         "run": run_id,
