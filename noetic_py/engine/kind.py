@@ -69,6 +69,7 @@ class Kind:
         judged: Whether a condition ends it, so that one round needs no value and the result says why it ended.
         hands_over: Whether it may hand over, so that its output names a target or is a value.
         sends: Whether its record says that a message was sent, and which.
+        written: Whether its body is a function of the flow's.
         no_waiting: Why nothing below it can wait for an answer; `None` where it can.
     """
 
@@ -105,6 +106,7 @@ class Kind:
     judged: bool = False
     hands_over: bool = False
     sends: bool = False
+    written: bool = False
     no_waiting: str | None = None
 
     def __repr__(self) -> str:

@@ -26,6 +26,7 @@ from noetic_py.core.items import FunctionCall, FunctionCallOutput
 from noetic_py.core.memory import Memory
 from noetic_py.core.runtime import Runtime
 from noetic_py.engine.frame import Frame
+from noetic_py.engine.kinds.model import ROUNDS
 from noetic_py.engine.kinds.output import OutputPlan, output_plan
 from noetic_py.errors import ConfigError, ModelUnavailable
 from noetic_py.harness import Harness
@@ -415,7 +416,7 @@ class _Replay:
         @before_step
         async def refuse(ctx: HookContext, call: StepCall) -> None:
             ours = ctx.path[0] == _FLOW and len(ctx.path) == _DEPTH_OF_A_REQUEST
-            if call.kind != "model" or ours or self._problem is not None:
+            if not ROUNDS.is_named(call.kind) or ours or self._problem is not None:
                 return
             names = [frame.partition(".")[0] for frame in ctx.path]
             asking = next((f"layer {name!r}" for name in reversed(names) if name in self._layers), "a layer")

@@ -13,7 +13,8 @@ from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message
 from noetic_py.core.runtime import made_at
 from noetic_py.engine.journaling.fold import cause_of, items_below
 from noetic_py.engine.kinds import KINDS
-from noetic_py.engine.kinds.model import ANSWER
+from noetic_py.engine.kinds.model import ANSWERS
+from noetic_py.engine.kinds.tool import CALL
 from noetic_py.errors import CodecError, ConfigError
 from noetic_py.journal.records import AttemptFailed, JournalRecord, RunBegun, Segment, StepFinished, StepStopped
 from noetic_py.runner.runs import RunInfo, Runs
@@ -149,7 +150,7 @@ def _rounds(
 
 
 def _is_of_answer(record: object) -> TypeGuard[StepFinished | AttemptFailed | StepStopped]:
-    return isinstance(record, StepFinished | AttemptFailed | StepStopped) and record.kind == ANSWER.kind
+    return isinstance(record, StepFinished | AttemptFailed | StepStopped) and ANSWERS.is_named(record.kind)
 
 
 def _begins(items: Sequence[Item], place: int, answer: Sequence[Item]) -> bool:
@@ -180,10 +181,12 @@ def _notes(run_id: str, records: Sequence[JournalRecord], rounds: Sequence[Store
 
 def _is_code(record: StepFinished | Segment) -> bool:
     """Whether the record is of a step of the user's, which no layer and no call of a model has made."""
-    if isinstance(record, StepFinished) and record.kind == "tool_call":
+    if not isinstance(record, StepFinished):
+        return False
+    if CALL.is_named(record.kind):
         # Functions of layers run in a trial too.
         return record.tool is not None and "/" not in record.tool
-    return isinstance(record, StepFinished) and record.kind in ("code", "tool")
+    return KINDS[record.kind].written
 
 
 def time_of(items: Iterable[Item], otherwise: datetime) -> datetime:

@@ -20,7 +20,7 @@ async def _run_work(work: Any, frame: Frame) -> object:
 
 
 _PLAIN = (
-    Kind("code", counted=True),
+    Kind("code", counted=True, written=True),
     Kind("run", declared=False, composite=True, passes_on=True),
     Kind(
         "memory",

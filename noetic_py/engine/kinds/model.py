@@ -281,8 +281,8 @@ def _loaded(node: Node, codec: Codec) -> ModelResponse | None:
     return ModelResponse(record.items, read_usage(usage), cost, stop_reason, model, response_id)
 
 
-_ANSWER_KINDS = (
-    Kind("answer", run_answer, declared=False, part=True, reported=False, digested=False, dump=_dumped, load=_loaded),
+ANSWERS = Kind(
+    "answer", run_answer, declared=False, part=True, reported=False, digested=False, dump=_dumped, load=_loaded
 )
 
 
@@ -762,17 +762,15 @@ def shown_history(frame: Frame) -> ItemView:
     return ItemLog(items).rendered("interrupted") if filters else whole
 
 
-KINDS = (
-    *_ANSWER_KINDS,
-    Kind(
-        "model",
-        run_model,
-        counted=True,
-        reported=False,
-        at_once=True,
-        skips=True,
-        ends_with=_is_answered,
-        ordered=_in_call_order,
-        meta=_recalled,
-    ),
+ROUNDS = Kind(
+    "model",
+    run_model,
+    counted=True,
+    reported=False,
+    at_once=True,
+    skips=True,
+    ends_with=_is_answered,
+    ordered=_in_call_order,
+    meta=_recalled,
 )
+KINDS = (ANSWERS, ROUNDS)

@@ -839,6 +839,6 @@ CALL = Kind(
 KINDS = (
     *_APPROVAL_KINDS,
     CALL,
-    Kind("tool", run_tool_step, counted=True, reconcile=reconcile_step),
+    Kind("tool", run_tool_step, counted=True, written=True, reconcile=reconcile_step),
     Kind("work", run_work, declared=False, essence=_work_on, reconcile=reconcile_work),
 )
