@@ -17,7 +17,6 @@ from typing import Any, Final
 from attrs import evolve, frozen
 from typing_extensions import TypeIs
 
-from noetic_py.checkpoints.memory import InMemoryBackend
 from noetic_py.context.context import AnyContext
 from noetic_py.context.hooks import AnyHook, HookContext, StepCall, after_tool, before_step, before_tool
 from noetic_py.context.step import AnyStep, Step, children_of
@@ -270,10 +269,8 @@ class _Replay:
         self._problem: ConfigError | None = None
         # Where each session stands in the stored runs, and how many items it holds.
         self._sessions: dict[SessionKey, tuple[int, int]] = {}
-        # Stored like the runs that are replayed: what a turn that fails leaves of its views is the same then.
         self.harness: Harness[Memory] = Harness(
             memory=memory,
-            checkpoints=InMemoryBackend(runtime=self._clock),
             runtime=self._clock,
             plugins=(),
             sessions=SessionPolicy(history=0),
@@ -296,9 +293,10 @@ class _Replay:
         result = await self._run_of(runs, turn)
         if self._problem is not None:
             raise self._problem
-        if result.status == "suspended":
+        if isinstance(result.error, ConfigError) and result.error.code == "no-backend":
             raise ConfigError(
-                f"a layer wants a person's approval in run {turn.info.run_id}, which a trial cannot give",
+                f"a layer wants a person's approval, or something else that only a stored run can have, in run "
+                f"{turn.info.run_id}, which a trial cannot give: {result.error.message}",
                 code="trial",
                 hint="leave the layer out of the bundle",
             )
@@ -314,13 +312,12 @@ class _Replay:
                 "history": history,
                 "thread_id": info.thread_id or info.run_id,
                 "on_error": "result",
-                "durability": "exit",
             }
             if info.user_id is not None:
                 given["user_id"] = info.user_id
             return await self.harness.run(self._flow, None, **given)
         await self._continue_session(runs, turn, info.session)
-        return await self.harness.run(self._flow, None, on_error="result", durability="exit", session=info.session)
+        return await self.harness.run(self._flow, None, on_error="result", session=info.session)
 
     async def _continue_session(self, runs: Runs, turn: StoredTurn, key: SessionKey) -> None:
         """Bring a session to what it held when the stored turn began."""
