@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ __all__ = ["chat_messages", "chat_request"]
 
 
 _MADE = "assistant"
+# The formats of sound that the API names.
+_SOUND = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 
 
 def chat_request(request: ModelRequest, model: str, server: Server, caching: Caching = UNTOLD) -> dict[str, Any]:
@@ -194,6 +197,9 @@ def _part(part: ContentPart) -> dict[str, Any]:
             raise _no_form("a file by address", "give the file's data=, or use the Responses API")
         case InputFile(file_id=str()):
             return {"type": "file", "file": {"file_id": part.file_id}}
+        case InputFile(data=bytes() as data, media_type=kind) if kind in _SOUND:
+            sound = {"data": b64encode(data).decode(), "format": _SOUND[kind]}
+            return {"type": "input_audio", "input_audio": sound}
         case InputFile():
             return {"type": "file", "file": {"filename": part.filename or "file", "file_data": file_data(part)}}
         case Refusal():

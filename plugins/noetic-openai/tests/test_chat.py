@@ -122,6 +122,8 @@ def test_content_of_every_kind() -> None:
             InputFile(data=b"\x02", filename="a.pdf"),
             InputFile(data=b"\x02"),
             InputFile(file_id="file-1"),
+            InputFile(data=b"\x02", filename="a.wav"),
+            InputFile(data=b"\x02", media_type="audio/mpeg"),
         ]
     )
     assert chat_messages([message]) == [
@@ -136,6 +138,8 @@ def test_content_of_every_kind() -> None:
                     "file": {"filename": "file", "file_data": "data:application/octet-stream;base64,Ag=="},
                 },
                 {"type": "file", "file": {"file_id": "file-1"}},
+                {"type": "input_audio", "input_audio": {"data": "Ag==", "format": "wav"}},
+                {"type": "input_audio", "input_audio": {"data": "Ag==", "format": "mp3"}},
             ],
         }
     ]
