@@ -368,6 +368,23 @@ async def test_a_setting_that_is_not_known_is_refused(monkeypatch: pytest.Monkey
             await harness.run(agent(), "x")
 
 
+@pytest.mark.parametrize(
+    ("model", "provider", "name"),
+    [
+        ("openai:gpt-5-mini", "openai", "gpt-5-mini"),
+        ("openai-chat:gpt-5-mini", "openai", "gpt-5-mini"),
+        ("azure:mine", "azure.ai.openai", "mine"),
+        ("xai:grok-4", "x_ai", "grok-4"),
+        ("ollama:qwen3:8b", "ollama", "qwen3:8b"),
+        ("pydantic-ai:bedrock:anthropic.claude-v1:0", "aws.bedrock", "anthropic.claude-v1:0"),
+        ("pydantic-ai:mistral:mistral-large-latest", "mistral_ai", "mistral-large-latest"),
+    ],
+)
+def test_providers_have_the_names_of_the_conventions(model: str, provider: str, name: str) -> None:
+    names = telemetry.names_of(model)
+    assert (names["gen_ai.provider.name"], names["gen_ai.request.model"]) == (provider, name)
+
+
 CONVENTIONS = "opentelemetry.semconv._incubating"
 
 

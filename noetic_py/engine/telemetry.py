@@ -47,7 +47,15 @@ _USAGE = {
 # The conventions have no names for these.
 _OTHER_USAGE = ("input_audio", "output_audio", "input_image", "output_image")
 # Providers whose name in the conventions is another one.
-_PROVIDERS = {"google": "gcp.gemini"}
+_PROVIDERS = {
+    "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "google": "gcp.gemini",
+    "google-cloud": "gcp.vertex_ai",
+    "mistral": "mistral_ai",
+    "openai-chat": "openai",
+    "xai": "x_ai",
+}
 
 
 class CallSpan:
@@ -136,7 +144,8 @@ def names_of(model: str) -> dict[str, str]:
     Args:
         model: Its name.
     """
-    provider, colon, name = model.partition(":")
+    # Behind this prefix stands the whole name of a model of a provider.
+    provider, colon, name = model.removeprefix("pydantic-ai:").partition(":")
     return {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": _PROVIDERS.get(provider, provider),
