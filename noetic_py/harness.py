@@ -349,6 +349,8 @@ class Harness(Generic[M_co]):
         self._check_home()
         if self._group is not None:
             raise ConfigError("the harness is in use already", code="harness-entered", hint="enter it once, run often")
+        # Around the group of detached work, which may ask models to its end.
+        await self._resources.open_models.start()
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         self._resources.group, self._resources.start_detached = self._group, self._start_detached
@@ -371,9 +373,12 @@ class Harness(Generic[M_co]):
                 self._living.note_cancelled(e)
             self._resources.group = self._resources.start_detached = None
             self._lost.leave()
-            if self._backend is not None and self._made_backend:
-                with anyio.CancelScope(shield=True):
-                    await self._backend.close()
+            try:
+                await self._resources.open_models.close()
+            finally:
+                if self._backend is not None and self._made_backend:
+                    with anyio.CancelScope(shield=True):
+                        await self._backend.close()
         if e is None:
             self._lost.refuse(self)
 
@@ -669,6 +674,7 @@ class Harness(Generic[M_co]):
         async def work() -> Any:
             self._home.leave()
             failure: Exception | None = None
+            await self._resources.open_models.start()
             try:
                 # Detached work of the run needs an owner, as in an entered harness.
                 async with anyio.create_task_group() as group:
@@ -683,6 +689,7 @@ class Harness(Generic[M_co]):
             finally:
                 self._resources.group = self._resources.start_detached = None
                 self._home.leave()
+                await self._resources.open_models.close()
 
         with HIDING:
             self._home.require_no_loop()

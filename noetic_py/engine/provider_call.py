@@ -162,6 +162,7 @@ class ProviderCall:
                 self._began = run.runtime.monotonic()
             if run.tracer is not None:
                 self._span = CallSpan(run, run.tracer, self._model.name, request)
+            await run.resources.open_models.open(self._model)
             self._manager = self._model.respond(request)
             with _NO_SPAN if self._span is None else self._span.active():
                 self._stream = await self._manager.__aenter__()

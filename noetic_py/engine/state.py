@@ -36,6 +36,7 @@ from noetic_py.engine.journaling.fold import placed
 from noetic_py.errors import BudgetExceeded, ConfigError, LimitExceeded, NoeticError, WrongThread
 from noetic_py.journal.changes import StoredLayerStates, ViewState
 from noetic_py.journal.patches import known_fields
+from noetic_py.models.opened import OpenModels
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
@@ -167,7 +168,7 @@ class Resources:
 
     __slots__ = (
         "_storage", "children", "group", "hooks", "layers", "lease", "max_iterations", "max_parallel_tools", "model",
-        "models", "runtime", "settings", "shared", "start_detached", "steering", "tools", "ttl",
+        "models", "open_models", "runtime", "settings", "shared", "start_detached", "steering", "tools", "ttl",
     )  # fmt: skip
 
     def __init__(
@@ -203,6 +204,8 @@ class Resources:
         # The task group for detached tasks while the harness is entered; and how a step starts another run.
         self.group: anyio.abc.TaskGroup | None = None
         self.start_detached: StartDetached | None = None
+        # The models that stay open between their calls, while the harness is entered.
+        self.open_models = OpenModels()
         # The runs that workers carry out for steps, of a harness that keeps its runs.
         self.children: Callable[[], Children] | None = None
         self.steering: Callable[[SessionKey], Awaitable[Sequence[Any]]] | None = None

@@ -52,7 +52,8 @@ class AnthropicModel:
 
     The SDK's own retries are off, since a step's `retry=` does that within the budget.
 
-    Each call has a connection of its own. `async with model:` keeps connections open between the calls of the block.
+    A harness keeps connections open between calls while it is entered, and so does `async with model:`. Elsewhere each
+    call has one of its own.
 
     Args:
         model: The provider's name of the model, such as `"claude-sonnet-5"`.

@@ -32,7 +32,8 @@ class PydanticAIModel:
     The model is asked by pydantic-ai's own class for its provider, without an agent: tools, typed output, budgets and
     retries are those of noetic_py. The retries of the provider's SDK are off, where pydantic-ai can turn them off.
 
-    Each call has a connection of its own. `async with model:` keeps connections open between the calls of the block.
+    A harness keeps connections open between calls while it is entered, and so does `async with model:`. Elsewhere each
+    call has one of its own.
 
     Args:
         model: pydantic-ai's name of the model, such as `"mistral:mistral-large-latest"`, or a model of pydantic-ai.
