@@ -1204,6 +1204,13 @@ def test_what_does_not_fit_says_where() -> None:
         made.decode({"1": 2}, dict[int, int])
 
 
+def test_a_secret_is_stored_by_its_name_or_not_at_all() -> None:
+    made = Codec()
+    assert made.encode([Secret("k1", name="db", stored="name")]) == [{"$": "secret", "v": "db"}]
+    with pytest.raises(CodecError, match=r"\[0\]: a Secret is not stored"):
+        made.encode([Secret("k1")])
+
+
 def test_of_a_union_of_sets_the_stored_one_is_made() -> None:
     made = Codec()
     for value in ({1}, frozenset({1})):

@@ -27,44 +27,7 @@ RESUMED = (
     "tests/test_engine_replay.py",
 )
 
-OPENED = (
-    "tests/test_checkpoints_sqlite_store.py",
-    *(
-        f"tests/test_checkpoints_sqlite.py::test_{name}"
-        for name in (
-            "which_sqlite_may_use_a_write_ahead_log",
-            "which_journal_is_used",
-            "it_says_which_journal_and_why",
-            "a_file_keeps_the_journal_that_it_was_made_with",
-            "an_older_sqlite_leaves_no_file_in_wal_mode",
-            "an_older_sqlite_waits_for_those_that_use_wal",
-            "every_commit_reaches_the_disk",
-            "a_database_that_stays_locked_is_named",
-            "a_directory",
-            "a_path_through_a_file",
-            "what_is_no_database",
-            "a_database_of_something_else",
-            "a_run_that_begins_while_a_file_is_checked",
-            "a_newer_version",
-            "tables_that_were_changed",
-            "a_schema_that_is_no_text",
-            "an_empty_file_becomes_one",
-            "links_are_refused",
-            "files_are_of_their_user_alone",
-            "what_may_not_be_written",
-            "a_file_of_another_user",
-            "a_full_disk_is_named_and_loses_nothing",
-            "after_the_disk_failed_the_file_is_opened_again",
-            "a_file_that_went_away_is_missed",
-            "a_changed_row_is_found",
-            "a_damaged_row_is_in_the_way_of_no_other",
-            "a_counter_that_is_not_what_was_written_is_named",
-            "a_name_that_was_damaged_is_not_missing",
-            "a_file_of_the_first_version_becomes_one_of_this",
-            "a_row_with_a_text_that_is_no_utf_8_hides_no_other",
-        )
-    ),
-)
+OPENED = ("tests/test_checkpoints_sqlite_store.py", "tests/test_checkpoints_sqlite.py")
 LEDGER = (
     "tests/test_engine_writer.py",
     "tests/test_engine_ledger.py",
@@ -111,7 +74,7 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
         "noetic_py.tools.permissions",
         ("tests/test_permissions.py", "tests/test_permissions_received.py"),
     ),
-    "lock": ("noetic_py.sessions.queue", ("tests/test_sessions_lock.py",)),
+    "lock": ("noetic_py.sessions.queue", ("tests/test_sessions_lock.py", "tests/test_telemetry.py")),
     "queue": (
         "noetic_py.sessions.queue",
         (
