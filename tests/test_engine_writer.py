@@ -23,7 +23,7 @@ from noetic_py.checkpoints import BudgetChange, Lease, Record, Transaction
 from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.core.codec import Codec
 from noetic_py.engine.journaling import writer as writing
-from noetic_py.engine.journaling.writer import TTL, RunStorage, RunWriter, fit_together
+from noetic_py.engine.journaling.writer import TTL, RunStorage, RunWriter, ended_signals, fit_together, parent_in
 from noetic_py.errors import CheckpointError, CheckpointFailed, ConfigError, LeaseLost, StoreUnavailable
 from noetic_py.journal.records import Decision, Intent, JournalRecord, ResultDiscarded, dump_record
 from noetic_py.testing import Died, FaultyBackend, VirtualRuntime
@@ -819,3 +819,9 @@ async def test_a_run_is_given_back_by_a_caller_that_is_cancelled(leased: Leased)
         await writer.release()
     again = await leased.acquire("r", ttl=TTL)
     assert again.fence > writer.fence
+
+
+def test_the_summary_of_a_child_names_the_run_that_waits_for_it() -> None:
+    for summary, parent in ((b'{"parent": "p"}', "p"), (b'{"parent": 1}', None), (b"{}", None), (b"", None)):
+        assert parent_in(summary) == parent
+        assert [signal.run_id for signal in ended_signals("c", parent)] == ([] if parent is None else [parent])
