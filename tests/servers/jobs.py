@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import anyio
 from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.checkpoints.server import ServerBackend
 from noetic_py.errors import StoreUnavailable
+from noetic_py.journal.stored import Lease, Transaction
 from noetic_py.testing import FaultyBackend
 from tests.crash import conversing, jobs, paying, working
 from tests.crash.server import Say
@@ -34,6 +35,12 @@ class Dying(FaultyBackend):
         position = await super().append(run_id, **given)
         self._death.after()
         return position
+
+    async def commit(self, transactions: Sequence[Transaction]) -> Sequence[Lease]:
+        self._death.before()
+        done = await super().commit(transactions)
+        self._death.after()
+        return done
 
 
 class ServerJobs:
