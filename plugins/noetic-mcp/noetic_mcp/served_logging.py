@@ -42,7 +42,7 @@ class _Listener:
     thread: int = field(factory=get_ident)
 
     def hear(self, message: types.LoggingMessageNotificationParams) -> None:
-        """Take a message, in any thread, and without waiting: whoever logs may hold the event loop up."""
+        """Take a message, in any thread, and without waiting: the code that logs may hold up the event loop."""
         if get_ident() == self.thread:
             self._take(message)
             return
