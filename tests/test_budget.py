@@ -232,6 +232,17 @@ def test_depth_is_counted_from_where_a_lease_begins() -> None:
         BudgetLease(None, root, depth=3).enter_depth(4)
 
 
+def test_what_a_child_elsewhere_has_used_is_counted_in_its_run_alone() -> None:
+    above = BudgetLease(None)
+    own = BudgetLease(None, above)
+    inner = BudgetLease(Budget(tool_calls=9), own)
+    inner.charge(Usage(TokenUsage(3, 1)), 2, ["look"], own)
+    inner.close()
+    own.close()
+    counted = [(each.steps, each.tool_calls, each.tokens.total) for each in (inner, own, above)]
+    assert counted == [(2, 1, 4), (2, 1, 4), (0, 0, 0)]
+
+
 def test_the_depth_that_is_left_is_that_of_the_tightest_lease() -> None:
     inner = BudgetLease(Budget(depth=1), BudgetLease(Budget(depth=3)), depth=1)
     shown = inner.remaining(0.0, 2)
