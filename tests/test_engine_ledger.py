@@ -40,7 +40,7 @@ from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.core.control import Control
 from noetic_py.core.events import ItemsAppended, ModelStarted, StepDiscarded
 from noetic_py.engine.journaling.fold import BEGUN
-from noetic_py.errors import BudgetExceeded, CodecError, ModelUnavailable, StepFailed
+from noetic_py.errors import BudgetExceeded, CodecError, ConfigError, ModelUnavailable, StepFailed
 from noetic_py.journal.records import Decision, JournalRecord, StepFinished, stored_name
 from noetic_py.journal.values import SameAsChild
 from noetic_py.memory import function
@@ -184,11 +184,16 @@ async def notes_and_asks(value: str, ctx: Ctx) -> str:
 
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("flow", [call_model(), notes_and_asks])
-async def test_a_question_without_an_answer_stays_although_nothing_was_written_before_it(flow: Any, kept: bool) -> None:
-    model = ScriptedModel(*(ModelUnavailable("down", model="m") for _ in range(2)))
+@pytest.mark.parametrize("error", [ModelUnavailable, ConfigError])
+async def test_a_question_without_an_answer_stays_although_nothing_was_written_before_it(
+    error: type[Exception], flow: Any, kept: bool
+) -> None:
+    """The model does not answer, or there is none."""
+    answers = [ModelUnavailable("down", model="m") for _ in range(2)]
+    model = ScriptedModel(*answers) if error is ModelUnavailable else None
     async with Harness(plugins=[], model=model, checkpoints=InMemoryBackend() if kept else None) as harness:
         result: Any = await harness.run(flow, "tides", on_error="result")
-    assert isinstance(result.error, ModelUnavailable)
+    assert isinstance(result.error, error)
     assert ([item.text for item in result.items], dict(result.state)) == (["tides"], {})
 
 
