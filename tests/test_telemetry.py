@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from decimal import Decimal
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,12 +31,14 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.core import telemetry as core_telemetry
 from noetic_py.core.control import SessionKey
 from noetic_py.core.runtime import CONTENT
 from noetic_py.engine import telemetry
 from noetic_py.errors import ConfigError, StepFailed
 from noetic_py.redaction import MASK
 from noetic_py.testing import ScriptedModel
+from tests.traces import program as traces
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -88,7 +90,7 @@ def tree(spans: InMemorySpanExporter) -> list[tuple[str, SpanKind, dict[str, Any
         above = finished.get(span.parent.span_id) if span.parent else None
         return span.name if above is None else f"{place(above)} > {span.name}"
 
-    wanted = ("gen_ai.", "error.", "noetic.usage.")
+    wanted = ("gen_ai.", "error.")
 
     def told(span: ReadableSpan) -> dict[str, Any]:
         return {name: value for name, value in (span.attributes or {}).items() if name.startswith(wanted)}
@@ -99,7 +101,7 @@ def tree(spans: InMemorySpanExporter) -> list[tuple[str, SpanKind, dict[str, Any
 async def test_spans_are_a_tree_with_the_attributes_of_the_conventions(spans: InMemorySpanExporter) -> None:
     async with Harness(plugins=[]) as harness:
         await harness.run(agent(), "what about the harbour?", thread_id="t1")
-    run, invoked = "run pilot", "run pilot > invoke_agent pilot"
+    run, invoked = "invoke_workflow pilot", "invoke_workflow pilot > invoke_agent pilot"
     round_ = f"{invoked} > model call_model"
     chat = {
         "gen_ai.operation.name": "chat",
@@ -107,11 +109,10 @@ async def test_spans_are_a_tree_with_the_attributes_of_the_conventions(spans: In
         "gen_ai.request.model": "wave-2",
         "gen_ai.response.model": "google:wave-2",
         "gen_ai.conversation.id": "t1",
-        "gen_ai.output.type": "text",
         "gen_ai.usage.input_tokens": 100,
         "gen_ai.usage.output_tokens": 20,
         "gen_ai.usage.cache_read.input_tokens": 30,
-        "noetic.usage.input_image_tokens": 7,
+        "gen_ai.usage.image.input_tokens": 7,
     }
     found = tree(spans)
     assert [each for each in found if each[1] is SpanKind.CLIENT] == [
@@ -144,6 +145,8 @@ async def test_spans_are_a_tree_with_the_attributes_of_the_conventions(spans: In
             SpanKind.INTERNAL,
             {
                 "gen_ai.operation.name": "execute_tool",
+                "gen_ai.agent.name": "pilot",
+                "gen_ai.conversation.id": "t1",
                 "gen_ai.tool.name": "look",
                 "gen_ai.tool.type": "function",
                 "gen_ai.tool.description": "Look at a place.",
@@ -169,7 +172,7 @@ async def test_a_resumed_run_and_a_fork_are_linked_to_the_run_before(spans: InMe
         fails = False
         await harness.resume("first", sail)
         await harness.resume(fork, sail)
-    first, *later = [span for span in spans.get_finished_spans() if span.name == "run sail"]
+    first, *later = [span for span in spans.get_finished_spans() if span.name == "invoke_workflow sail"]
     assert first.links == ()
     assert (first.attributes or {})["error.type"] == "StepFailed"
     assert len(later) == 2
@@ -189,12 +192,26 @@ async def test_model_calls_are_measured(reader: InMemoryMetricReader) -> None:
         "gen_ai.request.model": "wave-2",
         "gen_ai.response.model": "google:wave-2",
     }
-    tokens = found["gen_ai.client.token.usage"]
-    assert [(point.attributes, point.count, point.sum) for point in tokens] == [
-        (names | {"gen_ai.token.type": "input"}, 2, 200),
-        (names | {"gen_ai.token.type": "output"}, 2, 40),
+    used = {
+        name.removeprefix("gen_ai.client.inference.usage."): [(point.attributes, point.value) for point in points]
+        for name, points in found.items()
+        if name.startswith("gen_ai.client.inference.usage.")
+    }
+    assert used == {
+        "input_tokens": [
+            (names | {"gen_ai.token.modality": "image"}, 14),
+            (names | {"gen_ai.token.modality": "unknown"}, 186),
+        ],
+        "output_tokens": [(names | {"gen_ai.token.modality": "unknown"}, 40)],
+        "cache_read.input_tokens": [(names | {"gen_ai.token.modality": "unknown"}, 60)],
+    }
+    (read,) = found["gen_ai.client.inference.operation.input_tokens"]
+    (written,) = found["gen_ai.client.inference.operation.output_tokens"]
+    assert [(point.attributes, point.count, point.sum) for point in (read, written)] == [
+        (names, 2, 200),
+        (names, 2, 40),
     ]
-    assert tokens[0].explicit_bounds == (
+    assert read.explicit_bounds == (
         1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864,
     )  # fmt: skip
     (duration,) = found["gen_ai.client.operation.duration"]
@@ -214,7 +231,7 @@ async def test_a_model_call_that_fails_is_measured_with_its_error(reader: InMemo
         await harness.run(call_model(ScriptedModel(fail, name="acme:wave")), "x", on_error="result")
     (duration,) = points(reader)["gen_ai.client.operation.duration"]
     assert duration.attributes["error.type"] == "ConnectionError"
-    assert "gen_ai.client.token.usage" not in points(reader)
+    assert "gen_ai.client.inference.usage.input_tokens" not in points(reader)
 
 
 async def test_steps_and_replayed_steps_and_commits_are_measured(reader: InMemoryMetricReader) -> None:
@@ -385,26 +402,56 @@ def test_providers_have_the_names_of_the_conventions(model: str, provider: str, 
     assert (names["gen_ai.provider.name"], names["gen_ai.request.model"]) == (provider, name)
 
 
-CONVENTIONS = "opentelemetry.semconv._incubating"
+CONVENTIONS = tomllib.loads((Path(traces.__file__).with_name("conventions.toml")).read_text(encoding="utf-8"))
+NAMES = {kind: set(names) for kind, names in CONVENTIONS["names"].items()}
 
 
-def test_every_name_is_one_of_the_conventions() -> None:
-    # The modules are marked as deprecated, since the conventions have moved, and have no stubs.
-    attributes: Any = import_module(f"{CONVENTIONS}.attributes.gen_ai_attributes")
-    names: dict[str, object] = {}
-    for module in ("attributes.gen_ai_attributes", "attributes.error_attributes", "metrics.gen_ai_metrics"):
-        names.update(vars(import_module(f"{CONVENTIONS}.{module}")))
-    known = {value for name, value in names.items() if name.isupper() and isinstance(value, str)}
-    used: set[str] = set()
-    operations: set[str] = set()
+async def test_every_name_that_a_program_gives_is_one_of_the_conventions(
+    spans: InMemorySpanExporter, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CONTENT, "true")
+    await traces.trace()
+    found = spans.get_finished_spans()
+    measured = points(reader)
+    tagged: list[dict[str, Any]] = [dict(span.attributes or {}) for span in found]
+    tagged += [dict(point.attributes) for many in measured.values() for point in many]
+
+    def given(name: str) -> set[Any]:
+        return {each[name] for each in tagged if name in each}
+
+    attributes = {name for each in tagged for name in each if name.startswith("gen_ai.")}
+    metrics = {name for name in measured if name.startswith("gen_ai.")}
+    assert attributes - NAMES["attributes"] == set()
+    assert metrics - NAMES["metrics"] == set()
+    assert given("gen_ai.operation.name") == CONVENTIONS["spans"].keys() <= NAMES["operations"]
+    assert given("gen_ai.provider.name") == {"openai"} <= NAMES["providers"]
+    assert given("gen_ai.token.modality") == {"audio", "image", "unknown"} <= NAMES["modalities"]
+    for span, each in zip(found, tagged, strict=False):
+        operation = each.get("gen_ai.operation.name")
+        if operation is not None:
+            assert span.name == f"{operation} {each[CONVENTIONS['spans'][operation]]}"
+    # The program has to give each name that is in the code, or the test above would not see a wrong one.
+    # A scripted answer has no id.
+    assert attributes == in_code() - {"gen_ai.response.id"}
+    assert metrics == {
+        "gen_ai.client.operation.duration",
+        *(f"gen_ai.client.inference.operation.{name}_tokens" for name in ("input", "output")),
+        *(f"gen_ai.client.inference.usage.{name}" for name in core_telemetry._USED),
+    }
+    tools = [each for each in tagged if "gen_ai.tool.name" in each]
+    assert {each["gen_ai.tool.name"]: each.get("gen_ai.agent.name") for each in tools} == traces.TOOLS
+    assert [each["noetic.cost"] for each in tagged if "noetic.cost" in each] == [traces.COST] * traces.CALLS
+
+
+def in_code() -> set[str]:
+    """The attributes that the code names."""
+    found: set[str] = set()
     for file in sorted(Path(noetic_py.__file__).parent.rglob("*.py")):
-        text = file.read_text(encoding="utf-8")
-        used.update(re.findall(r'"((?:gen_ai|error)\.[a-z_.]+[a-z])"', text))
-        operations.update(re.findall(r'"gen_ai\.operation\.name": "(\w+)"', text))
-    used.update(f"gen_ai.usage.{name}" for name in telemetry._USAGE.values())
-    used.update(f"gen_ai.request.{name}" for name in telemetry._SETTINGS.values())
-    assert len(used) > 20
-    assert used <= known
-    assert operations == {"chat", "execute_tool", "invoke_agent", "invoke_workflow"}
-    assert operations <= {each.value for each in attributes.GenAiOperationNameValues}
-    assert set(telemetry._PROVIDERS.values()) <= {each.value for each in attributes.GenAiProviderNameValues}
+        found.update(re.findall(r'"(gen_ai\.[a-z_.]+[a-z])"', file.read_text(encoding="utf-8")))
+    found.update(f"gen_ai.usage.{name}" for name in telemetry._USAGE.values())
+    found.update(f"gen_ai.request.{name}" for name in telemetry._SETTINGS.values())
+    return found - {"gen_ai.client.operation.duration"}
+
+
+def test_every_provider_that_is_renamed_has_a_name_of_the_conventions() -> None:
+    assert set(telemetry._PROVIDERS.values()) <= NAMES["providers"]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +106,30 @@ _SECONDS = tuple(2**power / 100 for power in range(14))
 _COMMIT = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
+# The counters of tokens: their names in the conventions, and what they count.
+_USED = {
+    "input_tokens": "input",
+    "output_tokens": "output",
+    "cache_read.input_tokens": "cached input",
+    "cache_write.input_tokens": "input (written to a cache)",
+    "reasoning.output_tokens": "reasoning",
+}
+
+
+def _shares(usage: TokenUsage) -> Iterator[tuple[str, str, int | None]]:
+    """Counter, modality and tokens of each part; a provider does not say of what kind the rest is."""
+    for name, total, audio, image in (
+        ("input_tokens", usage.input, usage.input_audio, usage.input_image),
+        ("output_tokens", usage.output, usage.output_audio, usage.output_image),
+    ):
+        yield name, "audio", audio
+        yield name, "image", image
+        yield name, "unknown", max(0, total - (audio or 0) - (image or 0))
+    yield "cache_read.input_tokens", "unknown", usage.cached_input
+    yield "cache_write.input_tokens", "unknown", usage.cache_write
+    yield "reasoning.output_tokens", "unknown", usage.reasoning
+
+
 class Metrics:
     """The instruments of a process that measures.
 
@@ -114,12 +138,21 @@ class Metrics:
     """
 
     def __init__(self, meter: Meter) -> None:
-        self._tokens = meter.create_histogram(
-            "gen_ai.client.token.usage",
-            unit="{token}",
-            description="Number of input and output tokens used.",
-            explicit_bucket_boundaries_advisory=_TOKENS,
-        )
+        self._used = {
+            name: meter.create_counter(
+                f"gen_ai.client.inference.usage.{name}", unit="{token}", description=f"Number of {what} tokens used."
+            )
+            for name, what in _USED.items()
+        }
+        self._of_call = {
+            name: meter.create_histogram(
+                f"gen_ai.client.inference.operation.{name}_tokens",
+                unit="{token}",
+                description=f"Number of {name} tokens used by one call.",
+                explicit_bucket_boundaries_advisory=_TOKENS,
+            )
+            for name in ("input", "output")
+        }
         self._duration = meter.create_histogram(
             "gen_ai.client.operation.duration",
             unit="s",
@@ -164,8 +197,11 @@ class Metrics:
         failed = {} if error is None else {"error.type": type(error).__qualname__}
         self._duration.record(seconds, {**attributes, **failed})
         if usage is not None:
-            self._tokens.record(usage.input, {**attributes, "gen_ai.token.type": "input"})
-            self._tokens.record(usage.output, {**attributes, "gen_ai.token.type": "output"})
+            self._of_call["input"].record(usage.input, attributes)
+            self._of_call["output"].record(usage.output, attributes)
+            for name, modality, tokens in _shares(usage):
+                if tokens is not None:
+                    self._used[name].add(tokens, {**attributes, "gen_ai.token.modality": modality})
         if cost is not None:
             self._cost.add(float(cost), attributes)
 

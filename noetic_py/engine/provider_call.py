@@ -310,14 +310,17 @@ class ProviderCall:
 
     def _end(self, error: BaseException | None) -> None:
         frame, response = self._frame, self._response
-        if self._span is not None:
-            self._span.end(response, self._failure)
+        cost = None
         try:
             used = self._used()
+            cost = used.cost
         except BaseException:
             # Whatever a model's price or counter does, nothing stays reserved for ever.
             self._settle(self._reservation.max_usage)
             raise
+        finally:
+            if self._span is not None:
+                self._span.end(response, self._failure, cost)
         self._settle(used)
         if used is not NOTHING_USED:
             _book(frame, used)

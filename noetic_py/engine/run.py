@@ -214,7 +214,7 @@ def _run_span(run: Run, tracer: Tracer, step: AnyStep, *, resumed: bool) -> Gene
     }
     if run.request_id is not None:
         attributes["noetic.request"] = run.request_id
-    with recorded_span(tracer, f"run {step.id}", attributes, below=run.trace, follows=resumed) as span:
+    with recorded_span(tracer, f"invoke_workflow {step.id}", attributes, below=run.trace, follows=resumed) as span:
         for name, value in known_of(run).items():
             span.set_attribute(f"noetic.metadata.{name}", value if isinstance(value, _SCALARS) else json.dumps(value))
         run.trace = place_of(span)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
+from noetic_py.context.step import asks_model
 from noetic_py.core.budget import TokenUsage
 from noetic_py.core.items import (
     ContentPart,
@@ -22,11 +24,13 @@ from noetic_py.core.items import (
 )
 from noetic_py.models.model import ModelRequest, ModelResponse
 from noetic_py.redaction import redact
+from noetic_py.steps.loop import LoopSpec
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
     from noetic_py.core.telemetry import GuardedSpan
+    from noetic_py.engine.frame import Frame
     from noetic_py.engine.state import Run
     from noetic_py.tools.definition import AnyTool
 
@@ -36,16 +40,19 @@ _SETTINGS = {
     "top_p": "top_p",
     "seed": "seed",
     "stop": "stop_sequences",
+    "reasoning_effort": "reasoning.level",
 }
 _USAGE = {
     "input": "input_tokens",
     "output": "output_tokens",
     "cached_input": "cache_read.input_tokens",
-    "cache_write": "cache_creation.input_tokens",
+    "cache_write": "cache_write.input_tokens",
     "reasoning": "reasoning.output_tokens",
+    "input_audio": "audio.input_tokens",
+    "output_audio": "audio.output_tokens",
+    "input_image": "image.input_tokens",
+    "output_image": "image.output_tokens",
 }
-# The conventions have no names for these.
-_OTHER_USAGE = ("input_audio", "output_audio", "input_image", "output_image")
 # Providers whose name in the conventions is another one.
 _PROVIDERS = {
     "azure": "azure.ai.openai",
@@ -53,6 +60,7 @@ _PROVIDERS = {
     "google": "gcp.gemini",
     "google-cloud": "gcp.vertex_ai",
     "mistral": "mistral_ai",
+    "moonshotai": "moonshot_ai",
     "openai-chat": "openai",
     "xai": "x_ai",
 }
@@ -79,7 +87,7 @@ class CallSpan:
         self._span.set_attributes(
             {
                 "gen_ai.conversation.id": run.thread_id,
-                "gen_ai.output.type": "text" if request.output is None else "json",
+                **({} if request.output is None else {"gen_ai.output.type": "json"}),
                 **_of_settings(request.settings),
             }
         )
@@ -96,19 +104,24 @@ class CallSpan:
 
         return use_span(self._span, record_exception=False, set_status_on_exception=False)
 
-    def end(self, response: ModelResponse | None, failure: BaseException | None) -> None:
+    def end(self, response: ModelResponse | None, failure: BaseException | None, cost: Decimal | None) -> None:
         """The call is over.
 
         Args:
             response: What the model has answered.
             failure: What the model has raised.
+            cost: What it cost in USD, when that is known.
         """
+        if cost is not None:
+            # The conventions have no name for it.
+            self._span.set_attribute("noetic.cost", float(cost))
         if response is not None:
             self._span.set_attributes(_of_response(response))
             if self._content:
                 # Which arguments are secret is known only once the step has looked at the calls; the tool's span, and
                 # the next request, have the arguments.
                 said = [
+                    # The conventions have deprecated the reason at this place; viewers refuse messages without it.
                     {**message, "finish_reason": _FINISHED.get(response.stop_reason, response.stop_reason)}
                     for message in _messages(response.items, arguments=False)
                 ]
@@ -134,8 +147,7 @@ def _of_response(response: ModelResponse) -> dict[str, object]:
 
 
 def _of_usage(usage: TokenUsage) -> dict[str, int | None]:
-    known = {f"gen_ai.usage.{name}": getattr(usage, part) for part, name in _USAGE.items()}
-    return known | {f"noetic.usage.{part}_tokens": getattr(usage, part) for part in _OTHER_USAGE}
+    return {f"gen_ai.usage.{name}": getattr(usage, part) for part, name in _USAGE.items()}
 
 
 def names_of(model: str) -> dict[str, str]:
@@ -222,18 +234,29 @@ def describe_agent(span: Span, name: str, conversation: str) -> None:
     )
 
 
-def describe_tool(span: Span, name: str, tool: AnyTool | None, call_id: str = "", arguments: str | None = None) -> None:
+def describe_tool(
+    span: Span, frame: Frame, name: str, tool: AnyTool | None, call_id: str = "", arguments: str | None = None
+) -> None:
     """Make a step's span that of a tool.
 
     Args:
         span: The span of the step that calls it.
+        frame: The step.
         name: The tool's name, as the caller has it.
         tool: The tool; `None` when there is none of the name.
         call_id: The model's id of the call.
         arguments: The call's arguments, with masks for secret ones; `None` leaves them out.
     """
     span.update_name(f"execute_tool {name}")
-    attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
+    attributes = {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.conversation.id": frame.x.run.thread_id,
+        "gen_ai.tool.name": name,
+        "gen_ai.tool.type": "function",
+    }
+    agent = _agent_around(frame)
+    if agent is not None:
+        attributes["gen_ai.agent.name"] = agent
     if call_id:
         attributes["gen_ai.tool.call.id"] = call_id
     if tool is not None and tool.description:
@@ -241,6 +264,17 @@ def describe_tool(span: Span, name: str, tool: AnyTool | None, call_id: str = ""
     if arguments is not None:
         attributes["gen_ai.tool.call.arguments"] = arguments
     span.set_attributes(attributes)
+
+
+def _agent_around(frame: Frame) -> str | None:
+    """The name of the nearest loop around a model in which a step runs."""
+    up = frame.up
+    while up is not None:
+        spec = up.step.spec
+        if isinstance(spec, LoopSpec) and asks_model(spec.body):
+            return up.step.id
+        up = up.up
+    return None
 
 
 def describe_result(span: Span, item: FunctionCallOutput) -> None:

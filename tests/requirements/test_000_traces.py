@@ -137,7 +137,7 @@ async def test_000_22_a_trace_from_outside_is_continued(spans: InMemorySpanExpor
         await harness.run(echo >> spawn(echo, id="child"), "x", ctx=Context(trace=TRACE))
         first = recorded(spans)
         await harness.run(echo, "x", traceparent=TRACE.traceparent)
-    runs = [span for span in spans.get_finished_spans() if span.name.startswith("run ")]
+    runs = [span for span in spans.get_finished_spans() if span.name.startswith("invoke_workflow ")]
     assert len(runs) == 2
     for run in runs:
         assert run.parent is not None
@@ -163,9 +163,9 @@ async def test_000_22_the_active_span_is_continued(spans: InMemorySpanExporter) 
     assert inside is not None
     assert ids(found["code look"]) == (inside.trace_id, inside.span_id)
     assert f"{outer.get_span_context().trace_id:032x}" == inside.trace_id
-    assert ids(found["run echo"])[0] == TRACE.trace_id
+    assert ids(found["invoke_workflow echo"])[0] == TRACE.trace_id
     assert ctx.trace is not None
-    assert ids(found["run look"]) == (ctx.trace.trace_id, ctx.trace.span_id)
+    assert ids(found["invoke_workflow look"]) == (ctx.trace.trace_id, ctx.trace.span_id)
 
 
 async def test_000_22_later_runs_of_a_context_are_shown_below_the_first(spans: InMemorySpanExporter) -> None:
@@ -174,9 +174,9 @@ async def test_000_22_later_runs_of_a_context_are_shown_below_the_first(spans: I
         await harness.run(echo, "x", ctx=ctx)
         await harness.run(look, None, ctx=ctx)
     found = recorded(spans)
-    later = found["run look"].parent
+    later = found["invoke_workflow look"].parent
     assert later is not None
-    assert (f"{later.trace_id:032x}", f"{later.span_id:016x}") == ids(found["run echo"])
+    assert (f"{later.trace_id:032x}", f"{later.span_id:016x}") == ids(found["invoke_workflow echo"])
 
 
 @pytest.mark.clause("000-22c")
@@ -294,10 +294,10 @@ async def test_000_26_a_fork_of_a_step_is_in_the_runs_trace(spans: InMemorySpanE
         await harness.run(fork, None, traceparent=TRACE.traceparent)
         await harness.run(echo, "x", ctx=forked[0])
     found = recorded(spans)
-    below = found["run echo"].parent
+    below = found["invoke_workflow echo"].parent
     assert below is not None
     assert (f"{below.trace_id:032x}", f"{below.span_id:016x}") == ids(found["code fork"])
-    assert ids(found["run echo"])[0] == TRACE.trace_id
+    assert ids(found["invoke_workflow echo"])[0] == TRACE.trace_id
 
 
 @pytest.mark.clause("000-27c")
@@ -361,9 +361,9 @@ async def test_a_linked_child_begins_a_trace_of_its_own(spans: InMemorySpanExpor
     spans.clear()
     async with Harness() as harness:
         await harness.run(echo, "x", ctx=child)
-    (link,) = recorded(spans)["run echo"].links
+    (link,) = recorded(spans)["invoke_workflow echo"].links
     assert (f"{link.context.trace_id:032x}", f"{link.context.span_id:016x}") == (TRACE.trace_id, TRACE.span_id)
-    assert ids(recorded(spans)["run echo"])[0] == child.trace.trace_id
+    assert ids(recorded(spans)["invoke_workflow echo"])[0] == child.trace.trace_id
 
 
 def test_a_span_is_at_odds_with_a_trace_that_makes_none() -> None:

@@ -125,7 +125,7 @@ async def test_001_11_the_trace_of_a_run_has_them_by_name(spans: InMemorySpanExp
     async with Harness(plugins=[]) as harness:
         said: Mapping[str, JsonValue] = {"app_name": "mine", "retries": 2, "labels": ["a"], "none": None}
         await harness.run(work, "x", session=KEY, run_id="r", request_id="q", metadata=said)
-    (found,) = [span.attributes or {} for span in spans.get_finished_spans() if span.name == "run work"]
+    (found,) = [span.attributes or {} for span in spans.get_finished_spans() if span.name == "invoke_workflow work"]
     assert (found["noetic.run"], found["noetic.request"]) == ("r", "q")
     known = {name.removeprefix("noetic.metadata."): found[name] for name in found if name.startswith("noetic.metadata")}
     assert known == {

@@ -380,9 +380,8 @@ async def run_tool_call(value: RequestedCall, frame: Frame) -> FunctionCallOutpu
     call, bus = value.call, frame.x.run.bus
     frame.call_id, frame.source = call.call_id, None
     if frame.own_span is not None:
-        describe_tool(
-            frame.own_span, call.name, value.tool, call.call_id, call.arguments if frame.x.run.content else None
-        )
+        arguments = call.arguments if frame.x.run.content else None
+        describe_tool(frame.own_span, frame, call.name, value.tool, call.call_id, arguments)
     if bus.active:
         frame.publish(ToolStarted(frame.path, call))
     judged, before = value.judged, value.before or frame.scope.layer_states
@@ -723,7 +722,7 @@ async def run_tool_step(value: object, frame: Frame) -> object:
     spec: ToolSpec = frame.step.spec
     tool = spec.tool
     if frame.own_span is not None:
-        describe_tool(frame.own_span, tool.wire_name, tool)
+        describe_tool(frame.own_span, frame, tool.wire_name, tool)
     try:
         args, values = await spec.arguments_of(value)
     except errors.ToolArgumentsInvalid as error:
