@@ -219,6 +219,7 @@ class Harness(Generic[M_co]):
             storage=kept,
             model=model,
             models=self._plugins.models,
+            counters=self._plugins.counters,
             tools=tuple(tools),
             budget=budget,
             settings=model_settings or {},

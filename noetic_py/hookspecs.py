@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ModelRegistry,
         PluginRegistry,
         ServiceRegistry,
+        TokenCounterRegistry,
         TransformRegistry,
     )
 
@@ -49,6 +50,10 @@ class Hooks:
     @hookspec
     def register_models(self, registry: ModelRegistry) -> None:
         """Register providers: `registry.provider("acme", lambda name: AcmeModel(name))` serves `"acme:..."`."""
+
+    @hookspec
+    def register_token_counters(self, registry: TokenCounterRegistry) -> None:
+        """Register token counters: `registry.token_counter("acme:*", AcmeCounter())` counts for `"acme:..."`."""
 
     @hookspec
     def register_item_types(self, registry: ItemTypeRegistry) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import cache, partial
 from importlib import import_module
 from types import ModuleType
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
     from noetic_py.context.hooks import AnyHook
     from noetic_py.core.items import Extension
+    from noetic_py.core.tokens import TokenCounter
     from noetic_py.journal.transforms import RecordTransform
     from noetic_py.memory.layer import AnyLayer
     from noetic_py.models.model import Model
@@ -43,6 +45,7 @@ __all__ = [
     "ModelRegistry",
     "PluginRegistry",
     "Plugins",
+    "TokenCounterRegistry",
     "TransformRegistry",
     "hookimpl",
     "load_plugins",
@@ -150,6 +153,61 @@ class ModelRegistry:
     def prefixes(self) -> Sequence[str]:
         """The prefixes that are served, sorted."""
         return sorted(self._providers)
+
+
+class TokenCounterRegistry:
+    """Token counters by the names of models.
+
+    A counter of a plugin counts for the models whose names fit its pattern; of several patterns the longest one. For a
+    model that names an encoding in its profile that encoding counts, whatever plugins have. For all others it is what
+    the library knows: tiktoken, or an estimate.
+    """
+
+    def __init__(self) -> None:
+        self._counters: dict[str, tuple[TokenCounter, str]] = {}
+        self.plugin = ""
+
+    def token_counter(self, pattern: str, counter: TokenCounter, /) -> None:
+        """Count the tokens of models by a counter.
+
+        Args:
+            pattern: What the whole name of a model fits: `"acme:*"` for all of a provider, `"openrouter:acme/*"`,
+                `"acme:large"`. The characters `*`, `?` and `[...]` mean what they mean in file names.
+            counter: A [`TokenCounter`][noetic_py.core.tokens.TokenCounter]. It is made whether a run uses it or not,
+                so it loads a tokenizer at its first count.
+
+        Raises:
+            PluginError: The pattern is taken, or is not valid; or it is not a token counter.
+        """
+        from noetic_py.core import tokens
+
+        given: object = counter
+        if isinstance(given, type) or not isinstance(given, tokens.TokenCounter):
+            raise PluginError(
+                f"{given!r:.60} of plugin {self.plugin!r} is not a valid token counter; expected a TokenCounter",
+                hint="derive it from noetic_py.core.tokens.TextCounter, and register an object of the class",
+            )
+        provider, _, rest = pattern.partition(":")
+        if not _is_prefix(provider) or not rest:
+            raise PluginError(
+                f"{pattern!r} is not a valid pattern for models; expected a provider and a colon, and what follows",
+                hint='token_counter("acme:*", ...)',
+            )
+        taken = _twin(self._counters, pattern)
+        if taken is not None:
+            raise PluginError(
+                f"plugins {taken[1]!r} and {self.plugin!r} both count the tokens of models {pattern!r}",
+                hint=f"allow one of them: Harness(plugins=[...]) or {ALLOW_LIST}",
+            )
+        self._counters[pattern] = (counter, self.plugin)
+
+    def __call__(self, name: str) -> TokenCounter:
+        """The counter for a model's name."""
+        from noetic_py.core import tokens
+
+        # Of two patterns of one length the order is that of the alphabet, the same in each process.
+        fitting = [(len(pattern), pattern) for pattern in self._counters if fnmatchcase(name, pattern)]
+        return self._counters[max(fitting)[1]][0] if fitting else tokens.counter_for(name)
 
 
 class ItemTypeRegistry:
@@ -449,6 +507,14 @@ class PluginRegistry:
         """
         registry_of(self._plugins.models, self.plugin).provider(prefix, factory)
 
+    def token_counter(self, pattern: str, counter: TokenCounter, /) -> None:
+        """Count the tokens of models whose names fit a pattern; as `register_token_counters` does.
+
+        Raises:
+            PluginError: The pattern is taken, or is not valid; or it is not a token counter.
+        """
+        registry_of(self._plugins.counters, self.plugin).token_counter(pattern, counter)
+
     def item_type(self, cls: type[Extension], /) -> None:
         """Declare an extension item type; as `register_item_types` does.
 
@@ -550,6 +616,7 @@ class Plugins:
         self.manager = manager
         self.calls: HookCalls = HookCalls(manager)
         self.models: ModelRegistry = ModelRegistry()
+        self.counters: TokenCounterRegistry = TokenCounterRegistry()
         self.item_types: ItemTypeRegistry = ItemTypeRegistry()
         self.backends: BackendRegistry = BackendRegistry(runtime)
         self.layers: LayerRegistry = LayerRegistry()
@@ -601,6 +668,7 @@ class Plugins:
             self.layers.built_in(name, cls)
         registries: dict[str, Registry] = {
             "register_models": self.models,
+            "register_token_counters": self.counters,
             "register_item_types": self.item_types,
             "register_checkpoint_backends": self.backends,
             "register_memory_layers": self.layers,

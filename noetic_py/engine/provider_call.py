@@ -21,7 +21,14 @@ from noetic_py.core.events import FeeUnknown, ModelFailed, ModelFinished, ModelS
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, InputText, Item, Message, OutputText
 from noetic_py.core.runtime import Runtime
 from noetic_py.core.shared_budget import HELD, SharedBudget
-from noetic_py.core.tokens import TiktokenCounter, TokenCount, TokenCounter, counter_for, counter_of_encoding
+from noetic_py.core.tokens import (
+    CounterByName,
+    TiktokenCounter,
+    TokenCount,
+    TokenCounter,
+    counter_for,
+    counter_of_encoding,
+)
 from noetic_py.engine.frame import Frame, in_time
 from noetic_py.engine.shared_budgets import RunBudgets, Slice
 from noetic_py.engine.telemetry import CallSpan, names_of
@@ -49,15 +56,15 @@ if TYPE_CHECKING:
     from noetic_py.core.telemetry import Metrics
 
 
-def counter_of(model: Model) -> TokenCounter:
-    """The token counter of a model."""
+def counter_of(model: Model, by_name: CounterByName) -> TokenCounter:
+    """The token counter of a model: of the encoding that it names itself, otherwise the one for its name."""
     encoding = profile_of(model).encoding
-    return counter_for(model.name) if encoding is None else counter_of_encoding(encoding)
+    return by_name(model.name) if encoding is None else counter_of_encoding(encoding)
 
 
-async def ready_counter_of(model: Model) -> TokenCounter:
+async def ready_counter_of(model: Model, by_name: CounterByName = counter_for) -> TokenCounter:
     """The same, ready to count."""
-    counter = counter_of(model)
+    counter = counter_of(model, by_name)
     if isinstance(counter, TiktokenCounter) and not counter.ready:
         # Loading the ranks takes half a second, in which other runs shall go on.
         await anyio.to_thread.run_sync(counter.load)
@@ -291,7 +298,7 @@ class ProviderCall:
             if price is None:
                 raise UnknownPrice(self._model.name, path=frame.at)
             cost_of = price.max_cost
-        counter = await ready_counter_of(self._model)
+        counter = await ready_counter_of(self._model, frame.x.run.resources.counters)
         if self._shown.tokens is not None and request.items is self._shown.items:
             read = self._shown.tokens
         else:
@@ -395,7 +402,7 @@ class ProviderCall:
         tokens = response.usage
         if tokens is None and self._reservation.lease.limited(*TOKEN_LIMITS):
             # A provider that reports nothing must not be free under a token budget.
-            counter = counter_of(self._model)
+            counter = counter_of(self._model, self._frame.x.run.resources.counters)
             tokens = TokenUsage(self._read, sum(counter.count_item(item).value for item in response.items))
         cost = response.cost
         if cost is None and self._price is not None:
@@ -428,7 +435,7 @@ class ProviderCall:
     def _cut_off(self) -> Usage:
         """The minimum usage of a call that never ended: the request, and the received part."""
         text = "" if self._events is None else "".join(self._heard)
-        written = counter_of(self._model).count_text(text).value if text else 0
+        written = counter_of(self._model, self._frame.x.run.resources.counters).count_text(text).value if text else 0
         tokens = TokenUsage(self._read, written)
         if self._price is None:
             self._frame.x.run.unpriced = True

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from noetic_py.core.items import JsonValue
     from noetic_py.core.progress import ProgressEntry, ProgressStore
     from noetic_py.core.telemetry import Metrics
+    from noetic_py.core.tokens import CounterByName
     from noetic_py.core.view import LayerUsage, View
     from noetic_py.engine.journaling.writer import RunWriter
     from noetic_py.engine.layers.handles import Layers
@@ -167,8 +168,8 @@ class Resources:
     """The resources that a harness gives to its runs."""
 
     __slots__ = (
-        "_storage", "children", "group", "hooks", "layers", "lease", "max_iterations", "max_parallel_tools", "model",
-        "models", "open_models", "runtime", "settings", "shared", "start_detached", "steering", "tools", "ttl",
+        "_storage", "children", "counters", "group", "hooks", "layers", "lease", "max_iterations", "max_parallel_tools",
+        "model", "models", "open_models", "runtime", "settings", "shared", "start_detached", "steering", "tools", "ttl",
     )  # fmt: skip
 
     def __init__(
@@ -179,6 +180,7 @@ class Resources:
         storage: CheckpointBackend | None,
         model: str | Model | None,
         models: Callable[[str], Model],
+        counters: CounterByName,
         tools: Sequence[Any],
         budget: Budget | SharedBudget | None,
         settings: Mapping[str, Any],
@@ -194,6 +196,7 @@ class Resources:
         self._storage = storage
         self.model = model
         self.models = models
+        self.counters = counters
         self.tools = tools
         own, self.shared = split(budget)
         self.lease = BudgetLease(own, now=runtime.monotonic())

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from noetic_py.testing.resumable import assert_resumable_everywhere
     from noetic_py.testing.scripted import ScriptedModel, ScriptExhausted, Turn
     from noetic_py.testing.services import ServiceContract
+    from noetic_py.testing.token_counters import TokenCounterContract
     from noetic_py.testing.transforms import TransformContract
     from noetic_py.testing.unfinished import Unfinished
     from noetic_py.testing.virtual import VirtualRuntime
@@ -81,6 +82,7 @@ __all__ = [
     "ScriptExhausted",
     "ScriptedModel",
     "ServiceContract",
+    "TokenCounterContract",
     "TransformContract",
     "Turn",
     "Unfinished",
@@ -125,6 +127,7 @@ _MODULES = {
     "ScriptExhausted": "noetic_py.testing.scripted",
     "ScriptedModel": "noetic_py.testing.scripted",
     "ServiceContract": "noetic_py.testing.services",
+    "TokenCounterContract": "noetic_py.testing.token_counters",
     "TransformContract": "noetic_py.testing.transforms",
     "Turn": "noetic_py.testing.scripted",
     "Unfinished": "noetic_py.testing.unfinished",

@@ -11,7 +11,7 @@ from noetic_py.core.budget import TokenUsage
 from noetic_py.core.events import ViewMade
 from noetic_py.core.items import FunctionCall, Item, Message, Reasoning
 from noetic_py.core.log import ItemView
-from noetic_py.core.tokens import TokenCounter
+from noetic_py.core.tokens import CounterByName, TokenCounter
 from noetic_py.core.view import View
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.layers.handles import Live
@@ -42,7 +42,7 @@ async def project(
     Raises:
         LimitExceeded: What is never left out does not fit the model's window.
     """
-    head = await _head(spec, model, request)
+    head = await _head(spec, model, request, frame.x.run.resources.counters)
     if frame.scope.view is None and not present(frame, "recall"):
         frame.scope.view = _before_that(head, history)
     projector = projector_from(frame.scope.view)
@@ -96,9 +96,9 @@ def keep_view(frame: Frame, projector: Projector, usage: TokenUsage | None) -> N
         frame.x.run.views.pop(frame.at, None)
 
 
-async def _head(spec: ModelSpec, model: Model, request: ModelRequest) -> RequestHead:
+async def _head(spec: ModelSpec, model: Model, request: ModelRequest, counters: CounterByName) -> RequestHead:
     """The fixed parts around the conversation, counted again only when they change."""
-    counter, window = await ready_counter_of(model), profile_of(model).context_window
+    counter, window = await ready_counter_of(model, counters), profile_of(model).context_window
     reserved = 0 if window is None else room_for_answer(model, request, window)
     head: RequestHead | None = spec.counted.get("head")
     known = None if head is None else (head.window, head.reserved, head.model)
