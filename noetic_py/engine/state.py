@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from noetic_py.engine.shared_budgets import RunBudgets
     from noetic_py.journal.records import AttemptFailed, Intent, JournalRecord, StepFinished
     from noetic_py.models.model import Model, ModelSettings
+    from noetic_py.plugins import Plugins
 
 
 def split(budget: Budget | SharedBudget | None) -> tuple[Budget | None, SharedBudget | None]:
@@ -179,8 +180,7 @@ class Resources:
         layers: Layers,
         storage: CheckpointBackend | None,
         model: str | Model | None,
-        models: Callable[[str], Model],
-        counters: CounterByName,
+        plugins: Plugins,
         tools: Sequence[Any],
         budget: Budget | SharedBudget | None,
         settings: Mapping[str, Any],
@@ -195,8 +195,8 @@ class Resources:
         self.layers = layers
         self._storage = storage
         self.model = model
-        self.models = models
-        self.counters = counters
+        self.models: Callable[[str], Model] = plugins.models
+        self.counters: CounterByName = plugins.counters
         self.tools = tools
         own, self.shared = split(budget)
         self.lease = BudgetLease(own, now=runtime.monotonic())
