@@ -24,6 +24,7 @@ USAGE: Final = TokenUsage(
     output_image=5,
 )
 COST: Final = 0.25
+THREAD: Final = "tides"
 CALLS: Final = 2
 """How often it asks the model."""
 TOOLS: Final[Mapping[str, str | None]] = MappingProxyType({"level": "pilot", "harbour": None})
@@ -87,4 +88,4 @@ async def trace() -> None:
     pilot = loop(asks, until=until.no_tool_calls(), id="pilot")
     tell = call_tool(harbour, args=told)
     async with Harness(plugins=[]) as harness:
-        await harness.run(pilot >> tell, "How high is the water in Brest?", thread_id="tides")
+        await harness.run(pilot >> tell, "How high is the water in Brest?", thread_id=THREAD)
