@@ -197,13 +197,17 @@ async def shares(embedder: Any) -> Mapping[str, float]:
     return {language: found[language] / asked[language] for language in asked}
 
 
+def named_embedder(arguments: Sequence[str]) -> Any:
+    """The embedder that the first argument names as MODULE:EMBEDDER; the default one without an argument."""
+    if not arguments:
+        return WordEmbedder()
+    module, _, name = arguments[0].partition(":")
+    return getattr(import_module(module), name)()
+
+
 async def main(arguments: Sequence[str]) -> None:
     """Print the shares."""
-    embedder: Any = WordEmbedder()
-    if arguments:
-        module, _, name = arguments[0].partition(":")
-        embedder = getattr(import_module(module), name)()
-    found = await shares(embedder)
+    found = await shares(named_embedder(arguments))
     listed = ", ".join(f"{language} {share:.2f}" for language, share in found.items())
     sys.stdout.write(
         f"{len(SEEDS)} seeds, {len(FACTS)} facts among {CHATTER} other messages, recall@{SHOWN}: {listed}, "
