@@ -38,12 +38,13 @@ _END = (
     "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity"
     " WHERE right(application_name, 16) = %s AND pid <> pg_backend_pid()"
 )
-# Statements sent together leave a session active until their last message has come, so the server does not take
-# the transaction of a client that is stopped between two of them for an idle one.
+# The server ends idle transactions itself, but not always that of a client that is stopped while it sends statements
+# together: the session is active until their last message has come, and a message that is not a statement, such as a
+# Flush, ends the time limit of an idle one without making it active.
 _END_STALLED = (
     "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity"
     " WHERE application_name ~ ' [0-9a-f]{16}$' AND datname = current_database() AND usename = current_user"
-    " AND pid <> pg_backend_pid() AND state = 'active' AND wait_event = 'ClientRead'"
+    " AND pid <> pg_backend_pid() AND xact_start IS NOT NULL AND wait_event = 'ClientRead'"
     " AND clock_timestamp() - state_change > current_setting('idle_in_transaction_session_timeout')::interval"
 )
 

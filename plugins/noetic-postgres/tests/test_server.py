@@ -493,10 +493,14 @@ async def test_a_client_that_stops_in_a_transaction_holds_nothing(
 
 
 @pytest.mark.parametrize("runs", ["r", "rs"])
+@pytest.mark.parametrize("synced", [False, True])
 async def test_a_client_that_stops_between_statements_sent_together_holds_nothing(
-    server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch, runs: str
+    server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch, synced: bool, runs: str
 ) -> None:
-    """Whether the other one writes by one statement, or by several that are sent together."""
+    """Whether the other one writes by one statement, or by several that are sent together.
+
+    Behind a Sync the session is idle, and a Flush ends the server's time limit for that.
+    """
     monkeypatch.setattr("noetic_postgres.schema.IDLE", 0.1)
     async with PostgresBackend(server.url(schema, more="&timeout=4"), connections=1) as backend:
         await backend.commit([Transaction(run_id, 0, 0, [record("x")]) for run_id in runs])
@@ -506,6 +510,10 @@ async def test_a_client_that_stops_between_statements_sent_together_holds_nothin
                 stopped.execute("BEGIN")
                 query = sql.SQL("SELECT 1 FROM {}.runs FOR UPDATE").format(sql.Identifier(schema))
                 stopped.execute(query)
+                if synced:
+                    stopped.pgconn.pipeline_sync()
+                    stopped.pgconn.send_flush_request()
+                    stopped.pgconn.flush()
                 await server.holds_rows_of_a_silent_client("noetic_py 0000000000000000")
                 given = [Transaction(run_id, 1, 0, [record("y")]) for run_id in runs]
                 assert [each.position for each in await backend.commit(given)] == [2] * len(runs)
