@@ -502,7 +502,7 @@ async def test_a_client_that_stops_between_statements_sent_together_holds_nothin
     Behind a Sync the session is idle, and a Flush ends the server's time limit for that.
     """
     monkeypatch.setattr("noetic_postgres.schema.IDLE", 0.1)
-    async with PostgresBackend(server.url(schema, more="&timeout=4"), connections=1) as backend:
+    async with PostgresBackend(server.url(schema, more="&timeout=8"), connections=1) as backend:
         await backend.commit([Transaction(run_id, 0, 0, [record("x")]) for run_id in runs])
         with server.connect() as stopped, suppress(psycopg.Error):
             stopped.execute("SET application_name = 'noetic_py 0000000000000000'")
