@@ -5,11 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 from benchmarks.measure import EVEN, MICRO, Figure, Measurement, Plan, compare, cpu, in_loop, take_turns
+from benchmarks.untraced import without_telemetry
 from noetic_py import Context, Harness, Step, loop, step, until
 
 STEPS = 10_000
 LENGTHS = (1_000, 10_000, 50_000)
 TARGET = 25.0
+UNTRACED = 1.05
+"""What telemetry may cost where nothing records."""
 
 
 async def same(value: int, ctx: Context) -> int:
@@ -25,6 +28,7 @@ def measure(plan: Plan) -> list[Figure]:
     count = plan.size(STEPS)
     short, middle, long = (plan.size(length) for length in LENGTHS)
     sides: dict[str, Measurement] = {"bare": bare_calls(count), "loop": loop_of(count), "body": calls_from_body(count)}
+    sides["untraced"] = without_telemetry(loop_of(count))
     sides |= {f"length {length}": loop_of(length) for length in (short, middle, long)}
     sides |= {"trio bare": bare_calls(count, "trio"), "trio": loop_of(count, "trio")}
     found = take_turns(sides, plan.rounds)
@@ -41,6 +45,12 @@ def measure(plan: Plan) -> list[Figure]:
                 target=EVEN,
             )
             for n in (middle, long)
+        ),
+        compared(
+            f"loop(step) of {count:,} without a provider of telemetry, against code without telemetry",
+            found["untraced"],
+            found["loop"],
+            target=UNTRACED,
         ),
         compared(f"on trio: loop(step) of {count:,}, against bare await", found["trio bare"], found["trio"]),
     ]

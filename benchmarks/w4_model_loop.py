@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from attrs import evolve
 
 from benchmarks.measure import EVEN, MILLI, Figure, Measurement, Plan, compare, cpu, in_loop, take_turns
-from benchmarks.w1_steps import check
+from benchmarks.untraced import without_telemetry
+from benchmarks.w1_steps import UNTRACED, check
 from noetic_py import (
     Budget,
     FunctionCall,
@@ -96,6 +97,7 @@ def measure(plan: Plan) -> list[Figure]:
     sides = {
         "bare": by_hand(turns),
         "free": agent(turns, free),
+        "untraced": without_telemetry(agent(turns, [])),
         "limited": agent(turns, limited, Budget(tokens=10**9)),
         "layered": agent(turns, layered, memory=Five()),
     }
@@ -116,6 +118,15 @@ def measure(plan: Plan) -> list[Figure]:
     return [
         whole(f"loop(call_model) of {turns} tool turns", "free", TARGET_MS),
         late("", free, EVEN),
+        compare(
+            "W4",
+            "without a provider of telemetry, against code without telemetry",
+            found["untraced"],
+            found["free"],
+            unit=unit,
+            factor=MILLI,
+            target=UNTRACED,
+        ),
         whole("the same with a budget of tokens", "limited", None),
         late("with a budget of tokens: ", limited, None),
         whole("with five memory layers", "layered", None),

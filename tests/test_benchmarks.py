@@ -5,14 +5,22 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 from attrs import evolve
 
+from benchmarks import w1_steps
 from benchmarks.__main__ import PAGE, WORKS, history_line, main
 from benchmarks.measure import Figure, Plan, Spread, compare, take_turns
 from benchmarks.table import BEGIN, END, digits, into_page, report, table
+from benchmarks.untraced import untraced
+from noetic_py import Harness
 from tests.properties.checks import FULL
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 TINY = Plan(rounds=1, scale=0.02)
 TRIED = WORKS if FULL else ("W1", "W7", "W8")
@@ -31,6 +39,17 @@ def test_a_work_gives_figures(work: str) -> None:
             assert spread is not None
             assert math.isfinite(spread.median)
             assert 0 < spread.low <= spread.median <= spread.high
+
+
+def test_without_telemetry_nothing_asks_whether_something_records(spans: InMemorySpanExporter) -> None:
+    async def work() -> list[str]:
+        async with Harness(plugins=[]) as harness:
+            await harness.run(w1_steps.SAME, 1)
+        return [span.name for span in spans.get_finished_spans()]
+
+    with untraced():
+        assert anyio.run(work) == []
+    assert anyio.run(work) == ["code same", "invoke_workflow same"]
 
 
 def test_the_command_prints_a_table_and_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
