@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import anyio
 import attrs
 from noetic_openai import OpenAIModel
+from noetic_openai.connection import new_client
+from noetic_openai.model import load_sdk
+from noetic_openai.wire import Server
 
 from noetic_local.calls import CallStream, needs_packing, pack
 from noetic_local.process import LocalServer, release_server, shared_server
 from noetic_local.weights import SMOLLM2, check_runtime, find_weights
+from noetic_py import Secret
 from noetic_py.errors import ConfigError
 from noetic_py.models import (
     ModelProfile,
@@ -21,6 +28,7 @@ from noetic_py.models import (
     Price,
     check_real_model,
 )
+from noetic_py.models.http import LoopClients
 
 __all__ = ["LocalModel"]
 
@@ -29,7 +37,8 @@ class LocalModel:
     """A small model on this machine's processor; no network, no key, no cost.
 
     The first call starts a server in a child process, which all local models of the process with the same file share.
-    It ends with the process, or with `aclose()` of the last model that uses it.
+    It ends with the process, or with `aclose()` of the last model that uses it. While the model is entered, as by a
+    harness at its first call, its calls share a connection to the server.
 
     Answers with an output type always fit its JSON schema, and a tool call always fits the tool's parameters: the
     grammar of what the model may write is made from them. Both are what the model finds likeliest, unless the settings
@@ -69,6 +78,8 @@ class LocalModel:
         self._most = max_output_tokens
         self._idle = idle_timeout
         self._server = server
+        # Each call gives a client the address and the key of the server.
+        self._clients = LoopClients(partial(new_client, Server("http://127.0.0.1"), Secret("none")))
 
     @property
     def name(self) -> str:
@@ -83,6 +94,16 @@ class LocalModel:
 
     def __repr__(self) -> str:
         return f"LocalModel({self._model!r})"
+
+    async def __aenter__(self) -> Self:
+        await load_sdk()
+        await self._clients.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        await self._clients.close()
 
     @asynccontextmanager
     async def respond(self, request: ModelRequest, /) -> AsyncGenerator[ModelStream]:
@@ -101,18 +122,15 @@ class LocalModel:
         """
         check_real_model(self.name)
         server = await anyio.to_thread.run_sync(self._ready)
-        model = OpenAIModel(
-            self._model,
-            api="chat",
-            base_url=server.base_url,
-            api_key=server.api_key,
-            name=self.name,
-            idle_timeout=self._idle,
-        )
+        await load_sdk()
         packed = needs_packing(request)
         asked = self._bounded(pack(request) if packed else request)
-        async with model.respond(asked) as stream:
-            yield CallStream(stream, request) if packed else stream
+        async with self._clients.client() as client:
+            # A server that was started again has another port.
+            client.base_url, client.api_key = server.base_url, server.api_key
+            model = OpenAIModel(self._model, api="chat", client=client, name=self.name, idle_timeout=self._idle)
+            async with model.respond(asked) as stream:
+                yield CallStream(stream, request) if packed else stream
 
     async def aclose(self) -> None:
         """Stop the shared server, unless another model uses it; a later call starts it again."""

@@ -7,8 +7,11 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from noetic_local import LocalModel, LocalServer
 
+from noetic_py import Harness, call_model
+from noetic_py.models import allow_real_models
 from noetic_py.testing import ModelContract
 from noetic_py.testing.models import ProviderAnswer, ProviderFailure, ProviderScript, ServedModel
 from noetic_py.testing.replies import CUT, STALL, Piece, Reply, replying
@@ -27,6 +30,10 @@ class ScriptedServer(LocalServer):
 
     def start(self) -> None:
         """There is nothing to start."""
+
+    def move(self, address: str) -> None:
+        """Be at another address, as a server that was started again is."""
+        self._address = address
 
 
 def event(**fields: Any) -> bytes:
@@ -73,3 +80,26 @@ class TestLocalModel(ModelContract):
         async with replying(*[reply(each) for each in script]) as server:
             model = LocalModel(server=ScriptedServer(f"{server.url}/v1"))
             yield ServedModel(model, lambda: len(server.requests), server.all_closed)
+
+
+@pytest.mark.anyio
+async def test_an_open_model_keeps_its_connection_until_the_server_has_another_address() -> None:
+    def server_of(*answers: str) -> list[Reply]:
+        return [reply(ProviderAnswer(text=(answer,))) for answer in answers]
+
+    async with replying(*server_of("a", "b", "d")) as first, replying(*server_of("c")) as second:
+        running = ScriptedServer(f"{first.url}/v1")
+        model = LocalModel(server=running)
+        with allow_real_models():
+            async with Harness(model=model, plugins=[]) as harness:
+                said = [(await harness.run(call_model(), "?")).value for _ in range(2)]
+                assert first.opened == 1
+                running.move(f"{second.url}/v1")
+                said.append((await harness.run(call_model(), "?")).value)
+            await first.all_closed()
+            await second.all_closed()
+            assert (said, first.opened, second.opened) == (["a", "b", "c"], 1, 1)
+            running.move(f"{first.url}/v1")
+            async with Harness(model=model, plugins=[]) as harness:
+                assert (await harness.run(call_model(), "?")).value == "d"
+        assert first.opened == 2

@@ -120,7 +120,7 @@ class OpenAIModel:
         return f"OpenAIModel({self._model!r}, api={self._api!r}, name={self._name!r})"
 
     async def __aenter__(self) -> Self:
-        await _sdk()
+        await load_sdk()
         await self._clients.open()
         return self
 
@@ -147,7 +147,7 @@ class OpenAIModel:
         """
         check_real_model(self._name)
         reading, params = self._translated(request)
-        await _sdk()
+        await load_sdk()
         seconds = request.settings.get("timeout", BEGIN_TIMEOUT)
         async with self._clients.client() as client, AsyncExitStack() as stack:
             answer: AnswerStream | None = None
@@ -201,7 +201,7 @@ class OpenAIModel:
 _SDK = ("openai", "openai.resources.chat", "openai.resources.responses")
 
 
-async def _sdk() -> None:
+async def load_sdk() -> None:
     """Load the SDK, in a worker thread, since it takes the better part of a second."""
     for name in _SDK:
         if name not in sys.modules:
