@@ -521,9 +521,8 @@ class Harness(Generic[M_co]):
         from noetic_py.runner import lease
 
         plan = await lease.begin_stored_run(run, plan, storage) if plan.run_history is None else plan
-        if ctx is None:
-            return await lease.with_heartbeat(run, partial(self._engine.run_flow, run, plan))
-        return await lease.with_heartbeat(run, partial(self._adopt, run, plan, ctx))
+        work = partial(self._engine.run_flow, run, plan) if ctx is None else partial(self._adopt, run, plan, ctx)
+        return await lease.with_heartbeat(run, work)
 
     async def _adopt(self, run: Run, plan: RunPlan, ctx: object) -> AnyResult:
         with adopting(ctx, plan.scope.log, run) as outside:
@@ -753,6 +752,7 @@ class Harness(Generic[M_co]):
             AccessDenied: The caller may read it, and not resume it, try it again or approve what is answered.
             RunBusy: Another process has it.
             ReplayDiverged: The flow does something else than the run's journal says.
+            PluginError: A step is of a kind that no plugin of this harness provides; nothing is run or written.
             AnswerError: An answer is not taken; then none is, and nothing is run.
             NoeticError: The run broke; the error carries the result. `on_error="result"` returns it instead.
         """
@@ -833,6 +833,7 @@ class Harness(Generic[M_co]):
 
         Raises:
             RunNotFound: There is no such run.
+            PluginError: A step is of a kind that no plugin of this harness provides.
         """
         from noetic_py.engine.journaling import dry_run
         from noetic_py.runner import lease
@@ -842,7 +843,9 @@ class Harness(Generic[M_co]):
         require_step(step, "plan_resume")
         backend = self._needed()
         await require_run(self._access, backend, run_id, "read")
-        return dry_run.plan_of(await lease.load_run_history(backend, run_id, lease.codec_for(step)), step)
+        return dry_run.plan_of(
+            await lease.load_run_history(backend, run_id, lease.codec_for(step), self._resources.kinds), step
+        )
 
     async def _reopen(
         self,

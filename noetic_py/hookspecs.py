@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ModelRegistry,
         PluginRegistry,
         ServiceRegistry,
+        StepKindRegistry,
         TokenCounterRegistry,
         TransformRegistry,
     )
@@ -70,6 +71,10 @@ class Hooks:
     @hookspec
     def register_services(self, registry: ServiceRegistry) -> None:
         """Register services: `registry.service(Db, Db("..."))`, for runs and harnesses that bring none of that type."""
+
+    @hookspec
+    def register_step_kinds(self, registry: StepKindRegistry) -> None:
+        """Register kinds of steps: `registry.step_kind(Delay)`, a class below `noetic_py.steps.kind.StepKind`."""
 
     @hookspec
     def register_record_transforms(self, registry: TransformRegistry) -> None:

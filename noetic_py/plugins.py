@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from noetic_py.journal.transforms import RecordTransform
     from noetic_py.memory.layer import AnyLayer
     from noetic_py.models.model import Model
+    from noetic_py.steps.kind import AnyStepKind
 
 __all__ = [
     "GROUP",
@@ -45,6 +46,7 @@ __all__ = [
     "ModelRegistry",
     "PluginRegistry",
     "Plugins",
+    "StepKindRegistry",
     "TokenCounterRegistry",
     "TransformRegistry",
     "hookimpl",
@@ -426,6 +428,39 @@ class HookRegistry:
         self._from[hook.event, hook.name] = self.plugin
 
 
+class StepKindRegistry:
+    """Takes the step kinds of plugins: steps of other kinds do not run in the harness."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[type[AnyStepKind], str]] = {}
+        self.plugin = ""
+
+    def step_kind(self, cls: type[AnyStepKind], /) -> None:
+        """Register a kind of step, a class below [`StepKind`][noetic_py.steps.kind.StepKind].
+
+        Raises:
+            PluginError: It is not valid, or another plugin has one of its name.
+        """
+        from noetic_py.steps.kind import check_kind
+
+        try:
+            name = check_kind(cls).kind
+        except ConfigError as error:
+            raise PluginError(f"plugin {self.plugin!r}: {error.message}", hint=error.hint) from error
+        taken = _twin(self._known, name)
+        if taken is not None:
+            raise PluginError(
+                f"plugins {taken[1]!r} and {self.plugin!r} both provide a step kind {name!r}",
+                hint=f"allow one of them: Harness(plugins=[...]) or {ALLOW_LIST}",
+            )
+        self._known[name] = (cls, self.plugin)
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names that are taken, sorted."""
+        return sorted(self._known)
+
+
 class TransformRegistry:
     """Takes the record transforms of plugins. They are applied after those of the harness, in the order of the names.
 
@@ -547,6 +582,14 @@ class PluginRegistry:
         """
         registry_of(self._plugins.services, self.plugin).service(kind, service)
 
+    def step_kind(self, cls: type[AnyStepKind], /) -> None:
+        """Register a kind of step; as `register_step_kinds` does.
+
+        Raises:
+            PluginError: It is not valid, or another plugin has one of its name.
+        """
+        registry_of(self._plugins.step_kinds, self.plugin).step_kind(cls)
+
     def record_transform(self, transform: RecordTransform, /) -> None:
         """Register a transform; as `register_record_transforms` does.
 
@@ -621,6 +664,7 @@ class Plugins:
         self.backends: BackendRegistry = BackendRegistry(runtime)
         self.layers: LayerRegistry = LayerRegistry()
         self.services: ServiceRegistry = ServiceRegistry()
+        self.step_kinds: StepKindRegistry = StepKindRegistry()
         self.transforms: TransformRegistry = TransformRegistry()
         self.hooks: HookRegistry = HookRegistry()
 
@@ -673,6 +717,7 @@ class Plugins:
             "register_checkpoint_backends": self.backends,
             "register_memory_layers": self.layers,
             "register_services": self.services,
+            "register_step_kinds": self.step_kinds,
             "register_record_transforms": self.transforms,
             "register_hooks": self.hooks,
             "noetic_register": PluginRegistry(self),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from attrs import define, field, frozen
@@ -10,10 +11,11 @@ from attrs import define, field, frozen
 from noetic_py.context.read import StepMeta
 from noetic_py.context.step import Body
 from noetic_py.core.items import Item
-from noetic_py.errors import CodecError
+from noetic_py.errors import CodecError, PluginError
 from noetic_py.journal.patches import Change
 from noetic_py.journal.records import Answered, AttemptFailed, Folded, Pending, StepFinished
 from noetic_py.journal.values import LayerDeltas, Path
+from noetic_py.steps.kind import is_kind_name
 
 
 @frozen
@@ -131,18 +133,49 @@ UNNAMED = Kind("")
 """The kind of a step that no record has named yet."""
 
 
+@lru_cache(256)
+def kind_of_plugin(name: str) -> Kind:
+    """A kind that a plugin brings along: its steps do what a function of the user's does."""
+    return Kind(name, counted=True, written=True)
+
+
 class Kinds(dict[str, Kind]):
-    """All kinds of steps, by name."""
+    """All kinds of steps, by name; those of plugins are read alike, so that no journal needs the plugin to be read."""
+
+    def with_plugins(self, names: Iterable[str]) -> Kinds:
+        """The table of a harness, whose steps have these kinds of plugins and no others."""
+        return _HarnessKinds({**self, **{name: kind_of_plugin(name) for name in names}})
 
     def __missing__(self, name: str) -> Kind:
-        """Refuse a name that no kind has.
+        """The kind of a plugin.
 
         Raises:
-            CodecError: Always.
+            CodecError: No plugin could have a kind of that name.
         """
+        if is_kind_name(name):
+            return kind_of_plugin(name)
         raise CodecError(
             f"{name!r:.60} is not a valid kind of step; expected {', '.join(self)}",
             hint="read the run with the version of the library that has written it, or a newer one",
+        )
+
+
+class _HarnessKinds(Kinds):
+    """The kinds that the steps of a harness may have."""
+
+    def __missing__(self, name: str) -> Kind:
+        """Refuse a kind that no plugin of the harness has.
+
+        Raises:
+            PluginError: A plugin may have it.
+            CodecError: No plugin could have a kind of that name.
+        """
+        if not is_kind_name(name):
+            return super().__missing__(name)
+        raise PluginError(
+            f"no plugin of this harness provides the step kind {name!r}",
+            hint=f"load the plugin that registers it, most likely {name.partition('.')[0]!r}: install its package, and "
+            "allow it with Harness(plugins=[...]) or NOETIC_PLUGINS",
         )
 
 

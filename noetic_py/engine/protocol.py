@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from noetic_py.core.types import ShareState
     from noetic_py.engine.frame import Frame
     from noetic_py.engine.journaling.writer import PlannedWrite
-    from noetic_py.engine.kind import Kinds, Node
+    from noetic_py.engine.kind import Node
     from noetic_py.engine.state import Execution, Run
     from noetic_py.errors import NoeticError
     from noetic_py.memory.functions import Called
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 class Interpreter(Protocol):
     """Interprets the steps of a run. Bodies reach it through their context; the starter of a run passes it in."""
-
-    kinds: Kinds
 
     def call(self, frame: Frame, step: AnyStep, value: object, /) -> Any:
         """Run a step as a child of a body; gives a coroutine of Python's own, which tells whether it was awaited."""

@@ -43,7 +43,6 @@ from noetic_py.engine.journaling.ledger import checkpoint, count_turns, discarde
 from noetic_py.engine.journaling.replay import NOTHING, put_state, recorded, stop_again
 from noetic_py.engine.journaling.run_history import RunHistory, open_requests, request_of, summary_of
 from noetic_py.engine.journaling.writer import RunStorage, RunWriter
-from noetic_py.engine.kinds import KINDS
 from noetic_py.engine.kinds.channels import receive, receive_now, send
 from noetic_py.engine.kinds.flow import gather_step
 from noetic_py.engine.kinds.loop import cut_short
@@ -656,7 +655,6 @@ async def _result(run: Run, x: Execution, plan: RunPlan, history: ItemLog, endin
 
 
 class _Interpreter:
-    kinds = KINDS
     # Every call of a step from a body passes here: a static function is not bound each time.
     call = staticmethod(call_from_body)
     section = staticmethod(gather_step)

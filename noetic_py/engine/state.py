@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from noetic_py.core.tokens import CounterByName
     from noetic_py.core.view import LayerUsage, View
     from noetic_py.engine.journaling.writer import RunWriter
+    from noetic_py.engine.kind import Kinds
     from noetic_py.engine.layers.handles import Layers
     from noetic_py.engine.protocol import Beside, Children, Interpreter, LayerStore, UnackedDelivery
     from noetic_py.engine.shared_budgets import RunBudgets
@@ -169,8 +170,9 @@ class Resources:
     """The resources that a harness gives to its runs."""
 
     __slots__ = (
-        "_storage", "children", "counters", "group", "hooks", "layers", "lease", "max_iterations", "max_parallel_tools",
-        "model", "models", "open_models", "runtime", "settings", "shared", "start_detached", "steering", "tools", "ttl",
+        "_storage", "children", "counters", "group", "hooks", "kinds", "layers", "lease", "max_iterations",
+        "max_parallel_tools", "model", "models", "open_models", "runtime", "settings", "shared", "start_detached",
+        "steering", "tools", "ttl",
     )  # fmt: skip
 
     def __init__(
@@ -189,12 +191,16 @@ class Resources:
         max_iterations: int | None = None,
         ttl: float,
     ) -> None:
+        # The kinds of steps stand above the state of runs.
+        from noetic_py.engine.kinds import KINDS
+
         self.runtime = runtime
         self.max_parallel_tools, self.max_iterations = max_parallel_tools, max_iterations
         self.hooks = hooks
         self.layers = layers
         self._storage = storage
         self.model = model
+        self.kinds: Kinds = KINDS.with_plugins(plugins.step_kinds.names)
         self.models: Callable[[str], Model] = plugins.models
         self.counters: CounterByName = plugins.counters
         self.tools = tools
@@ -319,7 +325,7 @@ class Run:
     ) -> None:
         self.run_id, self.thread_id, self.user_id, self.request_id = run_id, thread_id, user_id, request_id
         self.resources, self.runtime = resources, resources.runtime
-        self.interpreter, self.kinds, self.services = interpreter, interpreter.kinds, services
+        self.interpreter, self.kinds, self.services = interpreter, resources.kinds, services
         self.metadata, self.model_settings = metadata, model_settings
         self.bus, self.attrs, self.progress, self.begun = bus, attrs, {}, set()
         self.tracer, self.metrics, self.trace, self.asked, self.shared = tracer, metrics, trace, None, None

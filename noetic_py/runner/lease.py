@@ -51,6 +51,7 @@ from noetic_py.engine.journaling.run_history import (
 )
 from noetic_py.engine.journaling.summaries import read_summed_up
 from noetic_py.engine.journaling.writer import ENDED, PARENT, TTL, RunStorage, RunWriter, ended_signals, parent_in
+from noetic_py.engine.kind import Kinds
 from noetic_py.engine.kinds import KINDS
 from noetic_py.engine.layers.versions import revise_layers
 from noetic_py.engine.run import RunPlan, open_journal
@@ -188,7 +189,7 @@ async def begin_stored_run(run: Run, plan: RunPlan, storage: RunStorage) -> RunP
         state, codec = plan.scope.state, store.codec
         kind = None if type(state) is StateBag else state.__class__
         whole = bool(run.resources.layers.by_id)
-        run_history = await load_run_history(storage.backend, run.run_id, codec, kind, summaries=not whole)
+        run_history = await load_run_history(storage.backend, run.run_id, codec, run.kinds, kind, summaries=not whole)
         return await go_on(run, run_history, plan.step, codec, storage, {"state_type": kind, "budget": plan.limits})
     raise RunBusy(f"run {run.run_id!r} is there already", hint="resume it, leave out run_id=, or delete the old run")
 
@@ -304,6 +305,7 @@ async def load_run_history(
     backend: CheckpointBackend,
     run_id: str,
     codec: Codec,
+    kinds: Kinds,
     kind: type[object] | None = None,
     step: AnyStep | None = None,
     *,
@@ -315,6 +317,7 @@ async def load_run_history(
         backend: Where it is kept.
         run_id: The run.
         codec: What reads it.
+        kinds: The kinds that its steps may have.
         kind: The type that its state has now.
         step: The flow.
         summaries: Whether summaries may stand for finished rounds of its loops.
@@ -322,17 +325,18 @@ async def load_run_history(
     Raises:
         RunNotFound: There is no such run.
         CodecError: The state is of a newer version of that type, or could not be made one of it.
+        PluginError: A step is of a kind that no plugin here provides.
     """
     read = partial(_state_type, kind, step)
     # What is signed is read whole and to its end, because each record is checked with those before it.
     entry = None if isinstance(backend, SignedBackend) or is_stream(run_id) else await backend.entry(run_id)
     if entry is None:
         records = await read_journal(backend, run_id, codec)
-        return run_history_of(records, KINDS, run_id, read(records), codec)
-    found = await read_summed_up(backend, entry, codec, KINDS, read) if summaries else None
+        return run_history_of(records, kinds, run_id, read(records), codec)
+    found = await read_summed_up(backend, entry, codec, kinds, read) if summaries else None
     if found is None:
         records = await read_journal(backend, run_id, codec, upto=entry.position)
-        found = run_history_of(records, KINDS, run_id, read(records), codec)
+        found = run_history_of(records, kinds, run_id, read(records), codec)
     return evolve(found, summary=entry.summary)
 
 
@@ -452,7 +456,7 @@ async def go_on(
     run_history = heard(run_history, run.run_id, signals)
     if answers := options.get("answers", ()):
         now = await store_time(storage.backend, run.runtime)
-        run_history = answer(run_history, KINDS, run.run_id, answers, now)
+        run_history = answer(run_history, run.kinds, run.run_id, answers, now)
     started = run_history.started
     opening = started.opening
     if opening is None or started.flow != step.id:

@@ -629,7 +629,9 @@ class Planner:
         codec = lease.codec_for(step, *([] if kind is None else [kind]), *layers.state_types)
         # Layers read what their own steps have recorded, and other code is compared with every step.
         summaries = not layers.by_id and options.get("on_diverge", "fail") == "fail"
-        run_history = await lease.load_run_history(storage.backend, run_id, codec, kind, step, summaries=summaries)
+        run_history = await lease.load_run_history(
+            storage.backend, run_id, codec, self.resources.kinds, kind, step, summaries=summaries
+        )
         # Once more: another process may have gone on with it meanwhile, and have failed.
         status = "running" if run_history.ended is None else run_history.ended.status
         await runs.require_run(access, storage.backend, run_id, runs.resume_action(status))

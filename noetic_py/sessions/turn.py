@@ -20,6 +20,7 @@ from noetic_py.core.log import ItemView
 from noetic_py.core.state import StateBag, class_of
 from noetic_py.core.values import is_dict, is_list
 from noetic_py.engine.journaling.replay import stored_type
+from noetic_py.engine.kinds import KINDS
 from noetic_py.engine.kinds.model import unsaid
 from noetic_py.engine.stops import asked_in
 from noetic_py.journal import session_stream
@@ -432,7 +433,7 @@ class Turn:
     async def _run_history(self, run_id: str) -> RunHistory | None:
         """The records of a turn's run; `None` if it has not begun."""
         try:
-            run_history = await load_run_history(self._store.backend, run_id, self._codec)
+            run_history = await load_run_history(self._store.backend, run_id, self._codec, KINDS)
         except errors.RunNotFound:
             return None
         base = None if run_history.started.opening is None else run_history.started.opening.base

@@ -85,7 +85,7 @@ def _make(fn: Any, options: Any) -> AnyStep:
         spec=fn,
         body=body_of(fn, len(parameters)),
         counted=True,
-        goes_on=bool(parameters) and _takes_none(fn, parameters[0]),
+        goes_on=bool(parameters) and takes_none(fn, parameters[0]),
         **fields,
     )
     return made if handoffs is None else with_handoffs(made, handoffs, limit)
@@ -257,7 +257,7 @@ def _hint(fn: Any, parameter: inspect.Parameter) -> object:
     return annotations_of(fn).get(parameter.name, hint) if isinstance(hint, str) else hint
 
 
-def _takes_none(fn: object, parameter: inspect.Parameter) -> bool:
+def takes_none(fn: object, parameter: inspect.Parameter) -> bool:
     """Whether the input may be None, which is how a loop knows that the body can go on from the log."""
     hint = _hint(fn, parameter)
     if isinstance(hint, str):
