@@ -25,7 +25,7 @@ from noetic_py import (
 )
 from noetic_py.core.codec import to_wire
 from noetic_py.errors import ConfigError, HookFailed
-from noetic_py.testing import Cassette, CassetteMismatch, ScriptedModel
+from noetic_py.testing import Cassette, CassetteMismatch, ScriptedModel, replay
 
 CALLED: list[str] = []
 
@@ -78,6 +78,39 @@ def said(item: Any) -> dict[str, Any]:
     wire = to_wire(item)
     # The user's own message and the outputs of tools are made anew.
     return {name: value for name, value in wire.items() if name != "id"}
+
+
+async def test_a_flow_is_replayed_by_its_cassette_alone(tmp_path: Path) -> None:
+    path = tmp_path / "tides.json"
+    first = await recorded(path, agent())
+    before = len(CALLED)
+    again = await replay(path, agent(), "When?")
+    assert len(CALLED) == before
+    assert (again.value, again.usage, str(again.cost)) == (first.value, first.usage, "0.50")
+    # A step may name the model too.
+    named = loop(
+        call_model("acme:large", instructions="Answer in one sentence.", tools=[tide]), until=until.no_tool_calls()
+    )
+    assert (await replay(path, named, "When?")).value == first.value
+    with pytest.raises(CassetteMismatch, match="Answer in two words"):
+        await replay(path, agent("Answer in two words."), "When?")
+
+    @step
+    async def nothing(text: str) -> str:
+        return text
+
+    with pytest.raises(CassetteMismatch, match="were not made"):
+        await replay(path, nothing, "When?")
+
+
+async def test_a_flow_whose_tools_were_not_recorded_calls_them(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    with Cassette(path, record=True) as cassette:
+        async with Harness(model=cassette.model(scripted()), plugins=()) as harness:
+            await harness.run(agent(), "When?")
+    before = len(CALLED)
+    assert (await replay(path, agent(), "When?")).value == "At noon."
+    assert len(CALLED) == before + 2
 
 
 async def test_an_answer_is_streamed_word_by_word(tmp_path: Path) -> None:

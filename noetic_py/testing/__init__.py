@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from noetic_py.testing.cassettes import Cassette, CassetteMismatch
+    from noetic_py.testing.cassettes import Cassette, CassetteMismatch, replay
     from noetic_py.testing.conformance import (
         BackendContract,
         DamageContract,
@@ -93,6 +93,7 @@ __all__ = [
     "expected_outcome",
     "random_dialogue",
     "random_program",
+    "replay",
     "score_intervals",
 ]
 
@@ -138,6 +139,7 @@ _MODULES = {
     "expected_outcome": "noetic_py.testing.random_programs",
     "random_dialogue": "noetic_py.testing.dialogues",
     "random_program": "noetic_py.testing.random_programs",
+    "replay": "noetic_py.testing.cassettes",
     "score_intervals": "noetic_py.testing.evaluation",
 }
 

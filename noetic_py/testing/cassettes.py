@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from difflib import SequenceMatcher, unified_diff
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -15,13 +16,20 @@ import attrs
 from attrs import define, frozen
 
 from noetic_py.context.hooks import AnyHook, HookContext, after_tool, before_tool
+from noetic_py.context.step import Step
 from noetic_py.core.budget import TokenUsage
 from noetic_py.core.codec import from_wire, to_wire
+from noetic_py.core.control import RunResult
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item
+from noetic_py.core.memory import Memory
+from noetic_py.core.state import StateBag
+from noetic_py.core.types import R, T
 from noetic_py.core.values import is_array, is_mapping
 from noetic_py.errors import ConfigError, NoeticError
+from noetic_py.harness import Harness
 from noetic_py.models.model import Model, ModelEvent, ModelProfile, ModelRequest, ModelResponse, ModelStream
 from noetic_py.models.wrapper import ModelWrapper
+from noetic_py.plugins import ModelRegistry, hookimpl
 from noetic_py.redaction import redact
 from noetic_py.testing.scripted import events_of
 
@@ -160,6 +168,10 @@ class Cassette:
         text = json.dumps({"cassette": _VERSION, "calls": calls}, indent=1, ensure_ascii=False)
         self._path.write_text(f"{text}\n", encoding="utf-8")
 
+    def names(self, kind: str) -> Sequence[str]:
+        """The names of the models (kind `"model"`) or tools (`"tool"`) that were recorded, in the order of calls."""
+        return list(dict.fromkeys(call.name for call in self._calls if call.kind == kind))
+
     def __enter__(self) -> Self:
         return self
 
@@ -187,6 +199,51 @@ class Cassette:
             f"what the {kind} {name!r} is asked differs from what was recorded in {self._path}:\n" + "\n".join(lines),
             hint=hint,
         )
+
+
+async def replay(run: str | Path, flow: Step[T, R, Memory, StateBag], value: T) -> RunResult[R, StateBag]:
+    """Run a flow with what a cassette has of a run, and check that it asks for the same.
+
+    ```python
+    result = await replay("tests/cassettes/tides.json", agent, "When is high water at Brest?")
+    ```
+
+    The recorded answers are those of the harness's model, and of the models that steps name. Tools are called if the
+    cassette has no outputs of tools. For steps with a model object, or a harness of your own, use `Cassette`.
+
+    Args:
+        run: The file of the cassette.
+        flow: The flow, changed or not.
+        value: Its input.
+
+    Raises:
+        ConfigError: There is no such file, or it is not a cassette; code `"cassette"`.
+        CassetteMismatch: The flow asks for something that was not recorded, or does not ask for all that was.
+        NoeticError: The run broke.
+    """
+    with Cassette(run) as cassette:
+        names, tools = cassette.names("model"), cassette.names("tool")
+        model = cassette.model(names[0]) if names else None
+        async with Harness(
+            model=model, hooks=cassette.tools if tools else (), plugins=[_Named(cassette, names)]
+        ) as harness:
+            return await harness.run(flow, value)
+
+
+@frozen(eq=False)
+class _Named:
+    """A plugin that gives the recorded models to steps that name them."""
+
+    cassette: Cassette
+    names: Sequence[str]
+
+    @hookimpl
+    def register_models(self, registry: ModelRegistry) -> None:
+        for provider in dict.fromkeys(name.partition(":")[0] for name in self.names if ":" in name):
+            registry.provider(provider, partial(self._model, provider))
+
+    def _model(self, provider: str, name: str) -> Model:
+        return self.cassette.model(f"{provider}:{name}")
 
 
 class _CassetteModel(ModelWrapper):
