@@ -350,7 +350,7 @@ class Harness(Generic[M_co]):
         if self._group is not None:
             raise ConfigError("the harness is in use already", code="harness-entered", hint="enter it once, run often")
         # Around the group of detached work, which may ask models to its end.
-        await self._resources.open_models.start()
+        await self._resources.open()
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         self._resources.group, self._resources.start_detached = self._group, self._start_detached
@@ -374,7 +374,7 @@ class Harness(Generic[M_co]):
             self._resources.group = self._resources.start_detached = None
             self._lost.leave()
             try:
-                await self._resources.open_models.close()
+                await self._resources.close()
             finally:
                 if self._backend is not None and self._made_backend:
                     with anyio.CancelScope(shield=True):
@@ -673,7 +673,7 @@ class Harness(Generic[M_co]):
         async def work() -> Any:
             self._home.leave()
             failure: Exception | None = None
-            await self._resources.open_models.start()
+            await self._resources.open()
             try:
                 # Detached work of the run needs an owner, as in an entered harness.
                 async with anyio.create_task_group() as group:
@@ -688,7 +688,7 @@ class Harness(Generic[M_co]):
             finally:
                 self._resources.group = self._resources.start_detached = None
                 self._home.leave()
-                await self._resources.open_models.close()
+                await self._resources.close()
 
         with HIDING:
             self._home.require_no_loop()

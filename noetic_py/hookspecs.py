@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from noetic_py.plugins import (
         BackendRegistry,
+        EventSinkRegistry,
         HookRegistry,
         ItemTypeRegistry,
         LayerRegistry,
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 PROJECT = "noetic_py"
 VERSION = 1
 """The version of the plugin interface. A plugin says with `HOOKS_VERSION = 1` which one it is written for, or with
-`HOOKS_VERSION = (1, 2)` which is the first and which the last that it works with."""
+`HOOKS_VERSION = (1, 2)` which is the first and which the last that it works with. The version grows when plugins for it
+would not work any more; a hook that is added does not change it."""
 
 hookspec: pluggy.HookspecMarker = pluggy.HookspecMarker(PROJECT)
 hookimpl: pluggy.HookimplMarker = pluggy.HookimplMarker(PROJECT)
@@ -83,6 +85,10 @@ class Hooks:
     @hookspec
     def register_hooks(self, registry: HookRegistry) -> None:
         """Register hooks: `registry.hook(audit)`, made by `noetic_py.context.hooks.after_model` or one of its like."""
+
+    @hookspec
+    def register_event_sinks(self, registry: EventSinkRegistry) -> None:
+        """Register event sinks: `registry.event_sink(send)`, an async function `(run_id, event)`."""
 
     @hookspec
     def noetic_register(self, registry: PluginRegistry) -> None:

@@ -6,6 +6,7 @@ names it under the entry-point group `noetic_py`. Plugins are loaded when a [`Ha
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
     from noetic_py.context.hooks import AnyHook
     from noetic_py.core.items import Extension
+    from noetic_py.core.sinks import EventSink
     from noetic_py.core.tokens import TokenCounter
     from noetic_py.journal.transforms import RecordTransform
     from noetic_py.memory.layer import AnyLayer
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GROUP",
     "BackendRegistry",
+    "EventSinkRegistry",
     "HookRegistry",
     "ItemTypeRegistry",
     "LayerRegistry",
@@ -461,6 +464,41 @@ class StepKindRegistry:
         return sorted(self._known)
 
 
+class EventSinkRegistry:
+    """Takes the event sinks of plugins.
+
+    Attributes:
+        sinks: The sinks, each behind the plugin that has registered it.
+    """
+
+    def __init__(self) -> None:
+        self.sinks: list[tuple[str, EventSink]] = []
+        self.plugin = ""
+
+    def event_sink(self, sink: EventSink, /) -> None:
+        """Give the events of all runs to an async function `(run_id, event)`, one after the other.
+
+        Args:
+            sink: The function. It is called by a task of its own, so runs do not wait for it. Of the events that wait
+                for it the oldest are lost where there are more than 10,000, or more than 64 MiB.
+
+        Raises:
+            PluginError: It is not an async function, or it is registered twice.
+        """
+        call = inspect.getattr_static(type(sink), "__call__", None)
+        if not inspect.iscoroutinefunction(sink) and not inspect.iscoroutinefunction(call):
+            raise PluginError(
+                f"{sink!r:.60} of plugin {self.plugin!r} is not a valid event sink; expected an async function",
+                hint="async def send(run_id: str, event: Event) -> None: ...",
+            )
+        if any(known == sink for _, known in self.sinks):
+            raise PluginError(
+                f"plugin {self.plugin!r} registers the event sink {sink!r:.60}, which is registered already",
+                hint="register it once",
+            )
+        self.sinks.append((self.plugin, sink))
+
+
 class TransformRegistry:
     """Takes the record transforms of plugins. They are applied after those of the harness, in the order of the names.
 
@@ -598,6 +636,14 @@ class PluginRegistry:
         """
         registry_of(self._plugins.transforms, self.plugin).record_transform(transform)
 
+    def event_sink(self, sink: EventSink, /) -> None:
+        """Give the events of all runs to an async function; as `register_event_sinks` does.
+
+        Raises:
+            PluginError: It is not an async function, or it is registered twice.
+        """
+        registry_of(self._plugins.event_sinks, self.plugin).event_sink(sink)
+
     def hook(self, hook: AnyHook, /) -> None:
         """Register a hook; as `register_hooks` does.
 
@@ -667,6 +713,7 @@ class Plugins:
         self.step_kinds: StepKindRegistry = StepKindRegistry()
         self.transforms: TransformRegistry = TransformRegistry()
         self.hooks: HookRegistry = HookRegistry()
+        self.event_sinks: EventSinkRegistry = EventSinkRegistry()
 
     def backend(self, checkpoints: object, transforms: Sequence[RecordTransform] = ()) -> CheckpointBackend | None:
         """The backend of a harness; `None` without one.
@@ -720,6 +767,7 @@ class Plugins:
             "register_step_kinds": self.step_kinds,
             "register_record_transforms": self.transforms,
             "register_hooks": self.hooks,
+            "register_event_sinks": self.event_sinks,
             "noetic_register": PluginRegistry(self),
         }
         self.calls.register()

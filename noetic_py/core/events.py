@@ -506,6 +506,11 @@ class Subscription(Generic[EntryT]):
         self.waits: bool = waits
 
     @property
+    def unread(self) -> int:
+        """How many entries wait in it."""
+        return len(self._buffer)
+
+    @property
     def dropped(self) -> int:
         """How many entries it has lost."""
         return self._buffer.dropped

@@ -145,8 +145,7 @@ async def run_flow(run: Run, plan: RunPlan) -> AnyResult:
     # Of a run that was submitted there is its beginning, and nothing else.
     how = "started" if plan.run_history is None or len(plan.run_history.records) == 1 else "resumed"
     log("runs", INFO, "run %s of %s %s", run.run_id, plan.step.id, how, where=Where(run.run_id))
-    if run.bus.active:
-        run.bus.publish(RunStartedEvent((), run.run_id))
+    _announce(run)
     try:
         _begin(x, root, plan, lease)
         output, stop, error = await _outcome(x, root, plan, lease)
@@ -182,6 +181,15 @@ async def run_flow(run: Run, plan: RunPlan) -> AnyResult:
         run.root = None
         x.frame = None
         run.context_turns = x.turns
+
+
+def _announce(run: Run) -> None:
+    """Let event sinks follow a run, and say that it begins."""
+    # A run that is only read has no owner, and its events have been sent.
+    if run.resources.sinks is not None and (run.store is None or run.store.fence):
+        run.resources.sinks.follow(run.bus)
+    if run.bus.active:
+        run.bus.publish(RunStartedEvent((), run.run_id))
 
 
 def traced(run: Run, step: AnyStep, *, resumed: bool) -> AbstractContextManager[None]:

@@ -28,6 +28,7 @@ from noetic_py.core.diagnostics import is_verbose
 from noetic_py.core.events import BudgetWarning, Bus, ChannelDropped, Emitted
 from noetic_py.core.runtime import Runtime, Trace, current_span, place_of, trace_of_run
 from noetic_py.core.shared_budget import SharedBudget
+from noetic_py.core.sinks import EventSinks
 from noetic_py.core.state import NO_LAYER_STATES, Attributes, LayerStates, SavedState
 from noetic_py.core.types import OnDiverge, ShareState, T
 from noetic_py.core.values import copy_value
@@ -171,8 +172,8 @@ class Resources:
 
     __slots__ = (
         "_storage", "children", "counters", "group", "hooks", "kinds", "layers", "lease", "max_iterations",
-        "max_parallel_tools", "model", "models", "open_models", "runtime", "settings", "shared", "start_detached",
-        "steering", "tools", "ttl",
+        "max_parallel_tools", "model", "models", "open_models", "runtime", "settings", "shared", "sinks",
+        "start_detached", "steering", "tools", "ttl",
     )  # fmt: skip
 
     def __init__(
@@ -213,11 +214,26 @@ class Resources:
         # The task group for detached tasks while the harness is entered; and how a step starts another run.
         self.group: anyio.abc.TaskGroup | None = None
         self.start_detached: StartDetached | None = None
-        # The models that stay open between their calls, while the harness is entered.
+        # The models that stay open between their calls, and what gets all events, while the harness is entered.
         self.open_models = OpenModels()
+        self.sinks: EventSinks | None = EventSinks(plugins.event_sinks.sinks) if plugins.event_sinks.sinks else None
         # The runs that workers carry out for steps, of a harness that keeps its runs.
         self.children: Callable[[], Children] | None = None
         self.steering: Callable[[SessionKey], Awaitable[Sequence[Any]]] | None = None
+
+    async def open(self) -> None:
+        """The harness is entered."""
+        await self.open_models.start()
+        if self.sinks is not None:
+            await self.sinks.start()
+
+    async def close(self) -> None:
+        """The harness is left, by the task that has entered it, and its runs are over."""
+        try:
+            if self.sinks is not None:
+                await self.sinks.close()
+        finally:
+            await self.open_models.close()
 
     @property
     def storage(self) -> CheckpointBackend:

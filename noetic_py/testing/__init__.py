@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         random_dialogue,
     )
     from noetic_py.testing.evaluation import ScoreInterval, evaluation_task, score_intervals
+    from noetic_py.testing.event_sinks import EventSinkContract
     from noetic_py.testing.faults import Died, FaultyBackend
     from noetic_py.testing.hooks import HookContract
     from noetic_py.testing.item_types import ItemTypeContract
@@ -63,6 +64,7 @@ __all__ = [
     "DialogueSession",
     "DialogueTurn",
     "Died",
+    "EventSinkContract",
     "ExpectedOutcome",
     "FaultyBackend",
     "HookContract",
@@ -109,6 +111,7 @@ _MODULES = {
     "DialogueSession": "noetic_py.testing.dialogues",
     "DialogueTurn": "noetic_py.testing.dialogues",
     "Died": "noetic_py.testing.faults",
+    "EventSinkContract": "noetic_py.testing.event_sinks",
     "ExpectedOutcome": "noetic_py.testing.random_programs",
     "FaultyBackend": "noetic_py.testing.faults",
     "HookContract": "noetic_py.testing.hooks",
