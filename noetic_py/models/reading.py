@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol, get_args, get_origin
 
 from attrs import define, field
 
-from noetic_py.core.items import ID_SOURCE
+from noetic_py.core.items import ID_SOURCE, Opaque
 from noetic_py.core.values import is_list, is_mapping
-from noetic_py.errors import ModelError, ModelStreamError
+from noetic_py.errors import ItemSchemaMismatch, ModelError, ModelStreamError
 from noetic_py.models.model import AnswerSize, ModelEvent, ModelResponse
 
 BEGUN: Final = 256
@@ -162,6 +163,61 @@ class ProviderEvents(Protocol):
     async def drain(self) -> None:
         """Read to the end and forget it; given up after a moment, which costs no more than the connection."""
         ...
+
+
+def as_sdk_type(item: Opaque, *unions: object, sdk: str) -> Any:
+    """An item that was kept as it came, as one of the types of a provider's SDK.
+
+    Args:
+        item: The item.
+        unions: Unions of models of pydantic that differ in the literal of their field `type`; the first with it counts.
+        sdk: The SDK's package.
+
+    Raises:
+        ItemSchemaMismatch: The SDK has no type for the item, or the item does not fit it.
+    """
+    for union in unions:
+        members: Any = get_args(union)[0] if get_origin(union) is Annotated else union
+        for model in get_args(members):
+            if item.kind in get_args(model.model_fields["type"].annotation):
+                return as_sdk_model(item, json.loads(item.raw), model, sdk)
+    raise no_sdk_type(item, sdk)
+
+
+def as_sdk_model(item: Opaque, data: object, model: Any, sdk: str) -> Any:
+    """An item as an instance of a model of a provider's SDK.
+
+    Args:
+        item: The item.
+        data: What of its JSON is the instance.
+        model: The model of pydantic.
+        sdk: The SDK's package.
+
+    Raises:
+        ItemSchemaMismatch: It does not fit.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise ItemSchemaMismatch(
+            f"an item {item.kind!r} is not a valid {model.__name__} of {sdk}: {first['msg']}",
+            where=".".join(map(str, first["loc"])),
+            hint=_RAW.format(sdk=sdk),
+        ) from None
+
+
+def no_sdk_type(item: Opaque, sdk: str) -> ItemSchemaMismatch:
+    """The error for an item that a provider's SDK has no type for."""
+    return ItemSchemaMismatch(
+        f"an item {item.kind!r} is not a valid item of {sdk}; expected one of a type that it has",
+        hint=_RAW.format(sdk=sdk),
+    )
+
+
+_RAW = "read item.raw, which is the JSON that came, or install a newer {sdk}"
 
 
 def text(event: Mapping[str, object], name: str) -> str:

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from noetic_anthropic.model import AnthropicModel
+    from noetic_anthropic.server_tools import sdk_item
 
-__all__ = ["AnthropicModel"]
+__all__ = ["AnthropicModel", "sdk_item"]
+
+_HOMES = {"AnthropicModel": "noetic_anthropic.model", "sdk_item": "noetic_anthropic.server_tools"}
 
 
 def __getattr__(name: str) -> Any:
     # The plugin's registration imports this package, and must not pay for what it may never use.
-    if name != "AnthropicModel":
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from noetic_anthropic.model import AnthropicModel
+    from importlib import import_module
 
-    return AnthropicModel
+    return getattr(import_module(_HOMES[name]), name)

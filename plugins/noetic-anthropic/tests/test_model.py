@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import traceback
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -14,8 +15,10 @@ import anyio
 import attrs
 import pytest
 from anthropic.lib.vertex import AsyncAnthropicVertex
+from anthropic.types import ServerToolUseBlock, WebSearchToolResultBlock
+from anthropic.types.beta import BetaMCPToolUseBlock
 from messages_wire import answer, block, end, error, event, start, texts, tool_use
-from noetic_anthropic import AnthropicModel
+from noetic_anthropic import AnthropicModel, sdk_item
 from pydantic import BaseModel
 
 from noetic_py import Harness, RunResult, Step, call_model, loop, tool, until
@@ -24,6 +27,7 @@ from noetic_py.errors import (
     AnswerTooLarge,
     ConfigError,
     ContextOverflow,
+    ItemSchemaMismatch,
     ModelStatusError,
     ModelStreamError,
     ModelUnavailable,
@@ -123,6 +127,11 @@ async def test_thinking_goes_back_with_its_signature_and_tools_run_side_by_side(
     assert server.requests[0].body["thinking"] == {"type": "adaptive"}
 
 
+def test_what_only_the_beta_types_of_the_sdk_know_is_one_of_them() -> None:
+    called = {"type": "mcp_tool_use", "id": "mcptoolu_1", "name": "tide", "input": {}, "server_name": "harbour"}
+    assert isinstance(sdk_item(Opaque(raw=json.dumps(called).encode())), BetaMCPToolUseBlock)
+
+
 async def test_what_the_provider_runs_itself_is_kept_and_goes_back() -> None:
     search: dict[str, Any] = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
     hit = {"type": "web_search_result", "url": "https://x.test", "title": "Tides", "encrypted_content": "x"}
@@ -138,6 +147,15 @@ async def test_what_the_provider_runs_itself_is_kept_and_goes_back() -> None:
             "web_search_tool_result",
             "tide_lookup_tool_result",
         ]
+        called, found, unknown = [item for item in response.items if isinstance(item, Opaque)]
+        typed = sdk_item(called)
+        assert isinstance(typed, ServerToolUseBlock)
+        assert typed.input == {"query": "tide"}
+        typed = sdk_item(found)
+        assert isinstance(typed, WebSearchToolResultBlock)
+        assert typed.model_dump(exclude_none=True)["content"] == [hit]
+        with pytest.raises(ItemSchemaMismatch, match="'tide_lookup_tool_result' is not a valid item of anthropic"):
+            sdk_item(unknown)
         await ask(model, ModelRequest([*HI.items, *response.items, Message.user("Sure?")]))
     sent = server.requests[1].body["messages"][1]["content"]
     assert sent == [{**search, "input": {"query": "tide"}}, result, novel, {"type": "text", "text": "At noon."}]

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from noetic_google.model import GoogleModel
+    from noetic_google.server_tools import sdk_item
 
-__all__ = ["GoogleModel"]
+__all__ = ["GoogleModel", "sdk_item"]
+
+_HOMES = {"GoogleModel": "noetic_google.model", "sdk_item": "noetic_google.server_tools"}
 
 
 def __getattr__(name: str) -> Any:
     # The plugin's registration imports this package, and must not pay for what it may never use.
-    if name != "GoogleModel":
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from noetic_google.model import GoogleModel
+    from importlib import import_module
 
-    return GoogleModel
+    return getattr(import_module(_HOMES[name]), name)

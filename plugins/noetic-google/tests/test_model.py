@@ -27,7 +27,7 @@ from gemini_wire import (
 )
 from google.auth.exceptions import RefreshError, TransportError
 from google.oauth2.credentials import Credentials
-from noetic_google import GoogleModel
+from noetic_google import GoogleModel, sdk_item
 from pydantic import BaseModel
 
 from noetic_py import Harness, RunResult, Step, call_model, loop, tool, until
@@ -36,6 +36,7 @@ from noetic_py.errors import (
     AnswerTooLarge,
     ConfigError,
     ContextOverflow,
+    ItemSchemaMismatch,
     ModelStatusError,
     ModelStreamError,
     ModelUnavailable,
@@ -152,9 +153,30 @@ async def test_what_the_provider_runs_itself_is_kept_and_goes_back() -> None:
         model = model_at(server)
         response = await ask(model)
         assert [isinstance(item, Opaque) for item in response.items] == [True, True, True, False]
+        parts = [sdk_item(item) for item in response.items if isinstance(item, Opaque)]
+        assert [part.model_dump(mode="json", by_alias=True, exclude_none=True) for part in parts] == [
+            code,
+            printed,
+            search,
+        ]
+        assert parts[0].executable_code is not None
+        assert parts[0].executable_code.code == "print(6.9)"
         await ask(model, ModelRequest([*HI.items, *response.items, Message.user("Sure?")]))
     search["toolCall"]["tool_type"] = search["toolCall"].pop("toolType")
     assert server.requests[1].body["contents"][1]["parts"] == [code, printed, search, said("6.9 m.")]
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b'{"type": "web_search_call"}', "'web_search_call' is not a valid item of google-genai"),
+        (b'{"type": "google_part"}', "'google_part' is not a valid Part of google-genai"),
+        (b'{"type": "google_part", "part": {"executableCode": 5}}', "executableCode: .* is not a valid Part"),
+    ],
+)
+def test_what_is_not_a_part_of_the_sdk_is_refused(raw: bytes, said: str) -> None:
+    with pytest.raises(ItemSchemaMismatch, match=said):
+        sdk_item(Opaque(raw=raw))
 
 
 async def test_a_picture_goes_in_as_it_is() -> None:

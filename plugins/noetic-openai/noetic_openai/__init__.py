@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from noetic_openai.model import OpenAIModel
+    from noetic_openai.server_tools import sdk_item
 
-__all__ = ["OpenAIModel"]
+__all__ = ["OpenAIModel", "sdk_item"]
+
+_HOMES = {"OpenAIModel": "noetic_openai.model", "sdk_item": "noetic_openai.server_tools"}
 
 
 def __getattr__(name: str) -> Any:
     # The plugin's registration imports this package, and must not pay for what it may never use.
-    if name != "OpenAIModel":
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from noetic_openai.model import OpenAIModel
+    from importlib import import_module
 
-    return OpenAIModel
+    return getattr(import_module(_HOMES[name]), name)

@@ -11,16 +11,18 @@ import anyio.lowlevel
 import attrs
 import openai
 import pytest
-from noetic_openai import OpenAIModel
+from noetic_openai import OpenAIModel, sdk_item
 from noetic_openai.model import key_source
 from noetic_openai.wire import Server
+from openai.types.responses import ResponseCodeInterpreterToolCall, ResponseFunctionWebSearch
 from proxy import endless, error_reply, sse
 
 from noetic_py import Harness, call_model
 from noetic_py.core.budget import TokenUsage
-from noetic_py.core.items import InputImage, Message
+from noetic_py.core.items import InputImage, Message, Opaque
 from noetic_py.errors import (
     ConfigError,
+    ItemSchemaMismatch,
     ModelStatusError,
     ModelStreamError,
     ModelUnavailable,
@@ -261,6 +263,43 @@ async def test_signs_of_life_keep_a_slow_stream_alive() -> None:
     pieces = [piece for event in HELLO["chat"] for piece in (b": still thinking\n\n", event)]
     async with replying(Reply(pieces)) as server:
         assert (await answer(model_at(server, idle_timeout=2))).stop_reason == "stop"
+
+
+async def test_what_the_provider_runs_itself_has_the_types_of_the_sdk() -> None:
+    search = {
+        "type": "web_search_call",
+        "id": "ws_1",
+        "status": "completed",
+        "action": {"type": "search", "query": "tide"},
+    }
+    code = {
+        "type": "code_interpreter_call",
+        "id": "ci_1",
+        "status": "completed",
+        "code": "print(6.9)",
+        "container_id": "cntr_1",
+        "outputs": [{"type": "logs", "logs": "6.9"}],
+    }
+    kept: list[dict[str, Any]] = [
+        search,
+        code,
+        {"type": "tide_call", "id": "t_1"},
+        {"type": "web_search_call", "id": "ws_2"},
+    ]
+    done = sse(*[{"type": "response.output_item.done", "item": item} for item in kept])
+    async with replying(Reply([*done, *HELLO["responses"]])) as server:
+        response = await answer(model_at(server, "responses"))
+    searched, ran, unknown, partial = [item for item in response.items if isinstance(item, Opaque)]
+    typed = sdk_item(searched)
+    assert isinstance(typed, ResponseFunctionWebSearch)
+    assert typed.action.type == "search"
+    typed = sdk_item(ran)
+    assert isinstance(typed, ResponseCodeInterpreterToolCall)
+    assert typed.model_dump() == code
+    with pytest.raises(ItemSchemaMismatch, match="'tide_call' is not a valid item of openai"):
+        sdk_item(unknown)
+    with pytest.raises(ItemSchemaMismatch, match=r"action: .* is not a valid ResponseFunctionWebSearch"):
+        sdk_item(partial)
 
 
 @both
