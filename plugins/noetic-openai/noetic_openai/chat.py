@@ -9,7 +9,7 @@ from typing import Any
 from attrs import define, field
 
 from noetic_openai.caching import UNTOLD, Caching, mark
-from noetic_openai.wire import Server, file_data, image_url, output_schema, tool_fields
+from noetic_openai.wire import Server, add_extra, file_data, image_url, output_schema, tool_fields
 from noetic_py.core.items import (
     ContentPart,
     FunctionCall,
@@ -66,9 +66,7 @@ def chat_request(request: ModelRequest, model: str, server: Server, caching: Cac
         params["store"] = True
     if caching.key and request.cache_key is not None:
         params["prompt_cache_key"] = request.cache_key
-    extra = settings.get("extra")
-    if extra:
-        params["extra_body"] = revealed(extra)
+    add_extra(params, dict(revealed(settings.get("extra", {}))))
     return params
 
 

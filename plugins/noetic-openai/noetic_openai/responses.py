@@ -12,7 +12,7 @@ from attrs import define, field
 
 from noetic_openai.caching import UNTOLD, Caching, mark
 from noetic_openai.usage import money, tokens_of
-from noetic_openai.wire import Server, output_schema, tool_fields, typed
+from noetic_openai.wire import Server, add_extra, output_schema, tool_fields, typed
 from noetic_py.core.budget import TokenUsage
 from noetic_py.core.codec import from_wire, to_wire
 from noetic_py.core.items import Extension, FunctionCall, Item, Message, Opaque, Reasoning, Refusal
@@ -82,8 +82,7 @@ def responses_request(request: ModelRequest, model: str, server: Server, caching
             extra["json_schema"] = schema["schema"]
         else:
             params["text"] = {"format": {"type": "json_schema", **schema}}
-    if extra:
-        params["extra_body"] = extra
+    add_extra(params, extra)
     return params
 
 

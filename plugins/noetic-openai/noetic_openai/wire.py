@@ -17,6 +17,7 @@ from noetic_py.models.http import LOOPBACK, host_of, shown_host
 
 __all__ = [
     "Server",
+    "add_extra",
     "file_data",
     "function",
     "image_url",
@@ -153,6 +154,20 @@ def typed(data: str, filename: str | None) -> str:
     """Base64 text as an address that holds it, of the media type that the file's name speaks for."""
     guessed, _ = guess_type(filename or "")
     return f"data:{guessed or 'application/octet-stream'};base64,{data}"
+
+
+def add_extra(params: dict[str, Any], extra: dict[str, Any]) -> None:
+    """Add a provider's own fields to a request; tools among them stand beside those of the step.
+
+    Args:
+        params: The request, which is changed.
+        extra: The fields.
+    """
+    tools = extra.pop("tools", None)
+    if tools is not None:
+        params["tools"] = [*params.get("tools", ()), *tools]
+    if extra:
+        params["extra_body"] = extra
 
 
 def tool_fields(request: ModelRequest, *, nested: bool) -> dict[str, Any]:

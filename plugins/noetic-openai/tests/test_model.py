@@ -303,6 +303,22 @@ async def test_what_the_provider_runs_itself_has_the_types_of_the_sdk() -> None:
 
 
 @both
+async def test_tools_that_the_provider_runs_stand_beside_those_of_the_step(api: Api) -> None:
+    tools: list[dict[str, Any]] = [
+        {"name": "tide", "description": "", "parameters": {"type": "object", "properties": {}}}
+    ]
+    async with replying(Reply(HELLO[api]), Reply(HELLO[api])) as server:
+        for own in (tools, []):
+            extra: Any = {"tools": [{"type": "web_search"}], "top_k": 5}
+            await answer(
+                model_at(server, api), ModelRequest([Message.user("hi")], tools=own, settings={"extra": extra})
+            )
+    first, second = [request.body for request in server.requests]
+    assert [tool["type"] for tool in first["tools"]] == ["function", "web_search"]
+    assert (second["tools"], second["top_k"]) == ([{"type": "web_search"}], 5)
+
+
+@both
 async def test_each_call_has_a_connection_of_its_own(api: Api) -> None:
     async with replying(Reply(HELLO[api]), Reply(HELLO[api])) as server, nothing_leaks(server):
         model = model_at(server, api)
