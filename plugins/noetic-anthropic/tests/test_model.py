@@ -128,7 +128,13 @@ async def test_thinking_goes_back_with_its_signature_and_tools_run_side_by_side(
 
 
 def test_what_only_the_beta_types_of_the_sdk_know_is_one_of_them() -> None:
-    called = {"type": "mcp_tool_use", "id": "mcptoolu_1", "name": "tide", "input": {}, "server_name": "harbour"}
+    called: dict[str, Any] = {
+        "type": "mcp_tool_use",
+        "id": "mcptoolu_1",
+        "name": "tide",
+        "input": {},
+        "server_name": "harbour",
+    }
     assert isinstance(sdk_item(Opaque(raw=json.dumps(called).encode())), BetaMCPToolUseBlock)
 
 
