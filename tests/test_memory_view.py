@@ -358,6 +358,14 @@ def test_the_parts_stand_in_their_order() -> None:
     assert sum(part.items for part in view.blocks) == len(view.items)
 
 
+def test_the_tail_is_said_to_wait_for_an_answer_only_if_it_does() -> None:
+    said: list[Item] = [Message.user("go")]
+    done = [FunctionCall(name="look", call_id="1"), FunctionCallOutput(call_id="1", output="")]
+    for items, why in [(said, "input that waits for an answer"), (said + done, "the last round")]:
+        view = Projector().assemble(RequestHead(COUNTER), ItemLog(items).rendered("x"))
+        assert view.blocks[-1].why == why
+
+
 def test_usage_is_by_layer_and_adds_up() -> None:
     head = RequestHead(COUNTER, "Be careful.", ({"name": "search"},))
     log = chat(2)
@@ -426,10 +434,13 @@ def test_what_just_fits_is_shown_whole_and_one_token_less_is_cut_to_a_half() -> 
     log = chat(20)
     sizes = [weigh(list(log)[place:], COUNTER) for place in range(len(log))]
     for window in range(sizes[0], sizes[10], -1):
-        view = Projector().assemble(RequestHead(COUNTER, window=window), log.rendered("x"))
+        projector, head, history = Projector(), RequestHead(COUNTER, window=window), log.rendered("x")
+        certain = projector.certain(head, projector.plan(head, []), history, None, [])
+        view = projector.assemble(head, history)
         room = window if window == sizes[0] else window * 50 // 100
         # The longest end of the conversation that has room.
         assert len(view.items) == next(len(log) - place for place, size in enumerate(sizes) if size <= room)
+        assert list(certain) == list(view.items)
 
 
 def test_a_cut_stays_while_the_conversation_before_it_does() -> None:
@@ -442,6 +453,16 @@ def test_a_cut_stays_while_the_conversation_before_it_does() -> None:
         log.append(Message.user("And then?"))
         shown = projector.assemble(head, log.rendered("x")).items
         assert (len(shown) == 2) == stays
+
+
+def test_a_cut_stays_where_layers_begin_to_show_the_same_list() -> None:
+    projector, log = Projector(), chat(40)
+    head = RequestHead(COUNTER, window=weigh(log, COUNTER) // 2)
+    shown = list(projector.assemble(head, log.rendered("x")).items)
+    assert len(shown) < len(log)
+    for projected in (list(log), None):
+        view = projector.assemble(evolve(head, window=100_000), log.rendered("x"), projected=projected)
+        assert list(view.items) == shown
 
 
 def test_the_cut_stays_for_many_turns() -> None:
