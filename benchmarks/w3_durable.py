@@ -21,7 +21,7 @@ from noetic_py.checkpoints import SqliteBackend
 
 STEPS = 1_000
 LENGTHS = (100, 4_000)
-AT_ONCE = 100
+AT_ONCE = 1_000
 GROWTH = (200, 2_000)
 GROWING = ("list", "text", "dict")
 GROWN_BYTES = 96
@@ -97,11 +97,15 @@ def measure(plan: Plan) -> list[Figure]:
     alone_name = (
         f"{count:,} steps in a file of one process (exclusive=True), against a row in the same journal mode (wal)"
     )
-    together = f"{alone} runs of {PER_RUN} steps at once, against one after the other (group commit)"
+    many = f"{alone:,} runs of {PER_RUN} steps at once"
+    together = f"{many}, against one after the other (group commit)"
     return [
         compare("W3", name, found["raw"], found["ours"], unit="µs a step", factor=MICRO, target=TARGET),
         compare("W3", alone_name, found["raw, wal"], found["ours, wal"], unit="µs a step", factor=MICRO, target=TARGET),
         compare("W3", together, found["one after the other"], found["at once"], unit="µs a step", factor=MICRO),
+        compare(
+            "W3", f"{many}, against a row (wal)", found["raw, wal"], found["at once"], unit="µs a step", factor=MICRO
+        ),
         _bytes(f"bytes a step of {LENGTHS[1]:,}, against a step of {LENGTHS[0]}", short, long, EVEN),
         _bytes("bytes a step, against the bytes that it changed", float(PAYLOAD), long, TARGET),
         *(figure for kind in GROWING for figure in growing(kind, plan, rounds)),
