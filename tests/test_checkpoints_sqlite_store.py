@@ -728,6 +728,20 @@ def test_what_goes_away_before_it_is_opened_is_named(tmp_path: Path) -> None:
     place.locks.close()
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux shows what a process has open")
+def test_a_file_that_is_refused_is_not_kept_open(tmp_path: Path) -> None:
+    """Not even while its error is looked at."""
+    path = tmp_path / "runs.db"
+    path.write_bytes(b"not a database at all")
+    place = OpenFile.find(Settings(path, 5.0, 0o600, False))
+    with pytest.raises(StoreUnavailable) as caught:
+        open_database(place)
+    opened = [each.readlink() for each in Path("/proc/self/fd").iterdir() if each.exists()]
+    assert path not in opened
+    assert caught.value.reason == "not-a-database"
+    place.locks.close()
+
+
 def test_a_journal_mode_that_cannot_be_set_is_refused(tmp_path: Path) -> None:
     with (
         pytest.raises(StoreUnavailable) as caught,
