@@ -360,7 +360,7 @@ def test_the_parts_stand_in_their_order() -> None:
 
 def test_the_tail_is_said_to_wait_for_an_answer_only_if_it_does() -> None:
     said: list[Item] = [Message.user("go")]
-    done = [FunctionCall(name="look", call_id="1"), FunctionCallOutput(call_id="1", output="")]
+    done: list[Item] = [FunctionCall(name="look", call_id="1"), FunctionCallOutput(call_id="1", output="")]
     for items, why in [(said, "input that waits for an answer"), (said + done, "the last round")]:
         view = Projector().assemble(RequestHead(COUNTER), ItemLog(items).rendered("x"))
         assert view.blocks[-1].why == why
