@@ -332,15 +332,15 @@ class Harness(Generic[M_co]):
             StoreUnavailable: The store cannot be reached, or another process reads an SQLite file all the time.
             LayerError: A database of a layer's own has failed.
         """
-        from noetic_py.sessions.erasure import Erasure, check_owners
+        from noetic_py.sessions.erasure import Erasure, check_owners, known_bundles
 
         check_owners(user_id, thread_ids)
         await self._access.require("delete", on=Resource(owner=user_id))
         for thread_id in thread_ids:
             await self._access.require("delete", on=Resource(thread_id=thread_id))
-        layers = self._resources.layers.by_id.values()
+        bundles = known_bundles(self._resources, self.flows.values())
         artifacts = self._planner.services.get(ArtifactStore)
-        return await Erasure(user_id, thread_ids, self._session_store, layers, artifacts, self._living).run()
+        return await Erasure(user_id, thread_ids, self._session_store, bundles, artifacts, self._living).run()
 
     # -- its life
 

@@ -11,7 +11,18 @@ from typing import Any
 import anyio
 import pytest
 
-from noetic_py import Channel, Context, Harness, InMemoryBackend, Memory, SessionKey, acting_as, step
+from noetic_py import (
+    Channel,
+    Context,
+    Handoff,
+    Harness,
+    InMemoryBackend,
+    Memory,
+    SessionKey,
+    acting_as,
+    spawn,
+    step,
+)
 from noetic_py.access import AccessRequest, Principal
 from noetic_py.checkpoints import CheckpointBackend, FileBackend, SqliteBackend
 from noetic_py.checkpoints.signed import SignedBackend
@@ -26,7 +37,7 @@ from tests.erasing import DyingBackend, Shelf, contents, harness_on, lives, turn
 from tests.layer_runs import Letters
 from tests.properties.checks import FULL, SEED, examples
 from tests.test_checkpoints_signed import Sum, Veil
-from tests.test_memory_layers_semantic import Recorded
+from tests.test_memory_layers_semantic import Recorded, TopicEmbedder
 
 pytestmark = pytest.mark.anyio
 
@@ -267,6 +278,105 @@ async def test_layers_with_a_database_of_their_own_are_asked() -> None:
     }
     assert found.removed["passages"] == 7
     assert found.remaining[:3] == ("a shelf", "copies of them", "the lists' files: end the process")
+
+
+class Desk(Memory):
+    """The bundle of a sub-agent, with a database."""
+
+    past: SemanticRecall = SemanticRecall(embedder=TopicEmbedder(), scope=Scope.USER)
+    here: SemanticRecall = SemanticRecall(embedder=TopicEmbedder(), id="here")
+
+
+def desk_of(database: Recorded) -> Desk:
+    return Desk(
+        past=SemanticRecall(embedder=TopicEmbedder(), vectors=database, scope=Scope.USER),
+        here=SemanticRecall(embedder=TopicEmbedder(), vectors=database, id="here"),
+    )
+
+
+@step
+async def at_desk(text: str, ctx: Context[Desk]) -> str:
+    await ctx.memory.past.remember(text)
+    await ctx.memory.here.remember(text)
+    return text
+
+
+@step
+async def ends(text: str, ctx: Context) -> str:
+    return text
+
+
+HERE, THREAD = Owner(Scope.USER, "ann", "past"), Owner(Scope.THREAD, "t", "here")
+
+
+@pytest.mark.parametrize("how", ["spawned", "transferred", "detached", "registered"])
+async def test_databases_of_sub_agents_are_erased_too(how: str) -> None:
+    database, backend = Recorded(), InMemoryBackend()
+    desk = desk_of(database)
+    agent = spawn(at_desk, memory=desk)
+
+    @step
+    async def detaches(text: str, ctx: Context) -> str:
+        return (await ctx.spawn_detached(at_desk, text, memory=desk).wait()).value or ""
+
+    @step(handoffs=[agent])
+    async def transfers(text: str, ctx: Context) -> Handoff[str]:
+        return Handoff(agent, text)
+
+    flow = {"detached": detaches, "transferred": transfers}.get(how, ends >> agent)
+    async with Harness(plugins=(), checkpoints=backend) as harness:
+        for user, thread in (("ann", "t"), ("bob", "u")):
+            await harness.run(flow, "The tide is high.", user_id=user, thread_id=thread)
+        assert {HERE, THREAD} <= database.kept.keys()
+        later = Harness(plugins=(), checkpoints=backend, flows={"desk": flow})
+        found = await (later if how == "registered" else harness).erase("ann")
+    assert set(database.kept) == {Owner(Scope.USER, "bob", "past"), Owner(Scope.THREAD, "u", "here")}
+    assert found.removed["passages"] == 2
+    assert found.remaining[:2] == ("the lists' files: end the process", "copies of them")
+    assert not any("does not know" in each for each in found.remaining)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_databases_of_which_the_harness_does_not_know_are_named_also_after_a_kill(when: When) -> None:
+    async def lived() -> InMemoryBackend:
+        backend = InMemoryBackend()
+        async with Harness(plugins=(), checkpoints=backend, memory=Slip()) as harness:
+            await harness.run(flow, "The tide is high.", user_id="ann", thread_id="t", run_id="r")
+        return backend
+
+    class Slip(Memory):
+        shelf: Shelf = Shelf()
+
+    class Later(Memory):
+        """The harness's bundle of a later release."""
+
+        shelf: Shelf = Shelf()
+        more: Shelf = Shelf(id="more")
+
+    database = Recorded()
+    flow = ends >> spawn(at_desk, memory=desk_of(database))
+    whole = DyingBackend(await lived())
+    found = await Harness(plugins=(), checkpoints=whole, memory=Later()).erase("ann")
+    named = [each for each in found.remaining if "does not know" in each]
+    assert named == [
+        f"layer {name!r} is of a bundle that this harness does not know: if it has a database of its own, await "
+        f"layer.erase_owner(Owner(layer.scope, id, {name!r})) with each id of 'ann', 'r', 't'"
+        for name in ("here", "past")
+    ]
+    # All but the notes are gone, and these are, too.
+    assert await contents(whole) == []
+    for at in range(1, whole.writes):
+        backend = await lived()
+        with pytest.raises(Died):
+            await Harness(plugins=(), checkpoints=DyingBackend(backend, at, when), memory=Later()).erase("ann")
+        again = await Harness(plugins=(), checkpoints=backend, memory=Later()).erase("ann")
+        # Notes are removed last, and one by one.
+        assert set(named) >= {each for each in again.remaining if "does not know" in each}
+        assert at >= whole.writes - 1 or set(named) <= set(again.remaining)
+        assert await contents(backend) == []
+    for owner in (HERE, THREAD):
+        await desk_of(database)[owner.layer].erase_owner(owner)
+    assert database.kept == {}
 
 
 async def test_artifacts_are_erased_wherever_their_store_has_them() -> None:

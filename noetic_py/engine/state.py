@@ -9,6 +9,7 @@ from sys import _getframe  # pyright: ignore[reportPrivateUsage] # the documente
 from threading import get_ident
 from types import CodeType, CoroutineType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from weakref import WeakSet
 
 import anyio
 from attrs import define, evolve, field, frozen
@@ -171,7 +172,7 @@ class Resources:
     """The resources that a harness gives to its runs."""
 
     __slots__ = (
-        "_storage", "children", "counters", "group", "hooks", "kinds", "layers", "lease", "max_iterations",
+        "_storage", "bundles", "children", "counters", "group", "hooks", "kinds", "layers", "lease", "max_iterations",
         "max_parallel_tools", "model", "models", "open_models", "runtime", "settings", "shared", "sinks",
         "start_detached", "steering", "tools", "ttl",
     )  # fmt: skip
@@ -199,6 +200,8 @@ class Resources:
         self.max_parallel_tools, self.max_iterations = max_parallel_tools, max_iterations
         self.hooks = hooks
         self.layers = layers
+        # The other bundles that its runs have opened, such as those of sub-agents, for as long as something has them.
+        self.bundles: WeakSet[Layers] = WeakSet()
         self._storage = storage
         self.model = model
         self.kinds: Kinds = KINDS.with_plugins(plugins.step_kinds.names)
@@ -617,6 +620,8 @@ class Execution:
         self.metadata = run.metadata
         inherited: Layers = run.resources.layers if parent is None else parent.x.layers
         self.layers: Layers = inherited if layers is None else layers
+        if layers is not None:
+            run.resources.bundles.add(layers)
         self.has_layers = bool(self.layers.by_id)
         self.last_layer_usage: LayerUsage | None = None
         self._layer_store: LayerStore | None = None

@@ -7,7 +7,8 @@ needs to find the rest.
 
 from __future__ import annotations
 
-from collections import Counter
+import json
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -17,10 +18,14 @@ from attrs import Factory, define, frozen
 from noetic_py import errors
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.context.artifacts import ArtifactOwner, ArtifactScope, ArtifactStore, StoredArtifacts, artifacts_of
+from noetic_py.context.step import AnyStep, children_of
 from noetic_py.core.caches import clear_caches
 from noetic_py.core.control import SessionKey, check_callers_id, is_stream
+from noetic_py.engine.journaling.fold import OPEN
+from noetic_py.engine.layers.handles import Layers, layers_for
+from noetic_py.engine.state import Resources
 from noetic_py.journal.fields import summary_fields
-from noetic_py.journal.records import RunBegun
+from noetic_py.journal.records import RunBegun, StepFinished
 from noetic_py.journal.run_summary import PlainCodec, load_records
 from noetic_py.journal.stored import RunEntry
 from noetic_py.memory.layer import AnyLayer
@@ -29,6 +34,7 @@ from noetic_py.runner.runs import all_scopes, clear_scopes, session_in
 from noetic_py.runner.stop_requests import withdraw
 from noetic_py.sessions.queue import queue_of, receivers
 from noetic_py.sessions.store import index_of, sessions_of
+from noetic_py.steps.spawn import MemorySpec
 
 if TYPE_CHECKING:
     from noetic_py.runner.registry import Living
@@ -38,6 +44,7 @@ _PAGE: Final = 1000
 _PASSES: Final = 20
 _NAMED: Final = 5
 _ANY: Final = "-"
+_NOTES: Final = "erasure"
 _ARTIFACTS: Final[Mapping[Scope, ArtifactScope]] = {
     Scope.USER: "user",
     Scope.THREAD: "session",
@@ -76,6 +83,7 @@ class _Found:
         threads: The threads of both.
         alive: What goes on.
         unread: Runs of which it cannot be read whose they are, or in which thread they were.
+        strange: Layers of which the harness has only the names, with the owners for which runs have opened them.
     """
 
     runs: list[RunEntry] = Factory(list[RunEntry])
@@ -83,6 +91,7 @@ class _Found:
     threads: set[str] = Factory(set[str])
     alive: list[str] = Factory(list[str])
     unread: list[str] = Factory(list[str])
+    strange: defaultdict[str, set[str]] = Factory(lambda: defaultdict[str, set[str]](set))
 
 
 @frozen(eq=False)
@@ -93,7 +102,7 @@ class Erasure:
         user_id: The user.
         thread_ids: Threads of theirs that no stored run may name any more.
         store: The sessions of the harness.
-        layers: The layers of its bundle.
+        bundles: Its bundle, and those of sub-agents that it knows.
         artifacts: Its store of artifacts, `None` if it has none.
         living: The runs of the harness: those in progress, and what is remembered of others.
     """
@@ -101,7 +110,7 @@ class Erasure:
     user_id: str
     thread_ids: Collection[str]
     store: SessionStore
-    layers: Collection[AnyLayer]
+    bundles: Collection[Layers]
     artifacts: ArtifactStore | None
     living: Living
 
@@ -114,6 +123,7 @@ class Erasure:
         removed: Counter[str] = Counter()
         for _ in range(_PASSES):
             found, before = await self._find(), removed.total()
+            strange = await self._noted(found.strange)
             await self._remove(found, removed)
             if removed.total() == before:
                 break
@@ -125,16 +135,22 @@ class Erasure:
         # After the last page was read: reading fills them, too.
         self.living.forget_user(self.user_id)
         clear_caches()
+        await clear_scopes(self.store.backend, (_NOTES, self.user_id))
         remaining = [each for backend in self._backends for each in await backend.scrub()]
-        remaining += [each for layer in self.layers for each in await layer.scrub()]
+        remaining += [each for layer in self._layers for each in await layer.scrub()]
         described = await self.store.backend.describe()
+        elsewhere = (*await self._everyones(), *await self._ownerless(), *_strange(strange), *_elsewhere(found.unread))
         return ErasureCertificate(
             self.user_id,
             self.store.runtime.now(),
             described["backend"],
             {kind: removed[kind] for kind in sorted(removed) if removed[kind]},
-            (*dict.fromkeys(remaining), *await self._everyones(), *await self._ownerless(), *_elsewhere(found.unread)),
+            (*dict.fromkeys(remaining), *elsewhere),
         )
+
+    @property
+    def _layers(self) -> Sequence[AnyLayer]:
+        return [layer for bundle in self.bundles for layer in bundle.by_id.values()]
 
     @property
     def _backends(self) -> Sequence[CheckpointBackend]:
@@ -146,7 +162,7 @@ class Erasure:
 
     async def _everyones(self) -> Sequence[str]:
         """Layers that keep one state for all users, those included that the harness does not have any more."""
-        found = {layer.id for layer in self.layers if layer.scope is Scope.GLOBAL}
+        found = {layer.id for layer in self._layers if layer.scope is Scope.GLOBAL}
         for backend in self._backends:
             for place in places_of(Scope.GLOBAL, _ANY):
                 found |= {scope[-1] for scope in await all_scopes(backend, place[:-1])}
@@ -200,11 +216,15 @@ class Erasure:
                 hint="end them (handle.abort(), harness.interrupt(session), harness.runs.complete(run_id, value)) or "
                 "wait for their end, then erase again",
             )
-        for entry in found.runs:
-            found.threads |= await self._threads_of(entry, found.unread)
         # A thread that a caller has named may be a session of another user.
-        found.threads = {each for each in found.threads if not is_stream(each)}
-        found.threads |= {key.stream for key in found.sessions}
+        sessions = {key.stream for key in found.sessions}
+        found.threads = {each for each in found.threads if not is_stream(each)} | sessions
+        for entry in found.runs:
+            threads = await self._threads_of(entry, found.unread)
+            threads = {each for each in threads if each in sessions or not is_stream(each)}
+            found.threads |= threads
+            for layer in await self._strange_in(entry, found.unread):
+                found.strange[layer] |= {self.user_id, entry.run_id, *threads}
         return found
 
     def _sort(self, entry: RunEntry, found: _Found) -> None:
@@ -240,6 +260,41 @@ class Erasure:
             unread.append(entry.run_id)
         return threads
 
+    async def _strange_in(self, entry: RunEntry, unread: list[str]) -> set[str]:
+        """The layers that a run has opened and of which the harness has only the names."""
+        own, *others = [set(bundle.by_id) for bundle in self.bundles]
+        strange: set[str] = set()
+        after = 0
+        try:
+            while page := await self.store.backend.read(entry.run_id, after=after, limit=_PAGE):
+                opened = [each for each in page if each.path[-1:] == (OPEN,)]
+                for record in load_records(opened, PlainCodec(), entry.run_id, after):
+                    names = {name for name, _ in record.memory} if isinstance(record, StepFinished) else set[str]()
+                    # The harness's bundle may have changed since; one of a sub-agent is known by all its names.
+                    if names not in ([own, *others]) and (len(record.path) > 1 or names - own):
+                        strange |= names - own if len(record.path) == 1 else names
+                after += len(page)
+        except errors.StoreUnavailable:
+            raise
+        except (errors.CodecError, errors.CheckpointError):
+            unread.append(entry.run_id)
+        return strange
+
+    async def _noted(self, found: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+        """These layers and owners, and those that this call and earlier ones that were cut short have found.
+
+        They are kept until the end: with the runs goes what says that they were there.
+        """
+        scope, known = (_NOTES, self.user_id), {layer: set(owners) for layer, owners in found.items()}
+        after: str | None = None
+        while page := await self.store.backend.scan(scope, after=after):
+            for stored in page:
+                after = stored.key
+                known.setdefault(stored.key, set()).update(json.loads(stored.value))
+        for layer in found:
+            await self.store.backend.put(scope, layer, json.dumps(sorted(known[layer])).encode())
+        return known
+
     # -- removing
 
     async def _remove(self, found: _Found, removed: Counter[str]) -> None:
@@ -264,7 +319,7 @@ class Erasure:
 
     async def _disown(self, scope: Scope, owner: str, removed: Counter[str]) -> None:
         """Remove what layers keep for an owner, and the owner's artifacts."""
-        for layer in self.layers:
+        for layer in self._layers:
             if layer.scope is scope:
                 removed["passages"] += await layer.erase_owner(Owner(scope, owner, layer.id))
         artifacts = ArtifactOwner(_ARTIFACTS[scope], owner)
@@ -304,6 +359,28 @@ def _owner_of(entry: RunEntry) -> tuple[object, SessionKey | None]:
     fields = summary_fields(entry.summary)
     key = session_in(fields)
     return fields.get("user_id") if key is None else key.user, key
+
+
+def known_bundles(resources: Resources, flows: Iterable[AnyStep]) -> Sequence[Layers]:
+    """The bundle of a harness, those of the sub-agents in its flows, and those that its runs have opened."""
+    bundles, seen, left = [resources.layers, *resources.bundles], set[int](), list(flows)
+    while left:
+        step = left.pop()
+        if id(step) not in seen:
+            seen.add(id(step))
+            left += [child for _, child in children_of(step)]
+            if isinstance(step.spec, MemorySpec):
+                bundles.append(layers_for(step.spec.memory))
+    return [*dict.fromkeys(bundles)]
+
+
+def _strange(layers: Mapping[str, Collection[str]]) -> Iterable[str]:
+    for layer, owners in sorted(layers.items()):
+        ids = ", ".join(map(repr, sorted(owners)))
+        yield (
+            f"layer {layer!r} is of a bundle that this harness does not know: if it has a database of its own, await "
+            f"layer.erase_owner(Owner(layer.scope, id, {layer!r})) with each id of {ids}"
+        )
 
 
 def _elsewhere(unread: Iterable[str]) -> Iterable[str]:

@@ -43,6 +43,7 @@ class Layers:
     """The layers of a bundle, by what the engine asks of them."""
 
     __slots__ = (
+        "__weakref__",
         "_hooks",
         "_order",
         "_types",
