@@ -34,6 +34,11 @@ SHOWN = {
         "user: What makes a spring tide?\nassistant: When sun and moon pull in one line.\nuser: [the gauge of Brest]",
         "interrupted (the user went to see for himself) after 4 model calls",
     ],
+    "documents": [
+        "summer: 3 added\nThe ferry leaves at nine in summer.\n[handbook/ferries.md, Ferries]\n# Ferries\n\nIn",
+        "[buses.md]\nthere is no such passage\nwinter: 1 changed, 1 unchanged, 1 removed\nThe ferry leaves at ten",
+        "From documents:\n",
+    ],
     "durable": [
         "monday: running, its process is gone\n",
         "completed: 400 g, 400 g, 500 g; 1300 g in all\n",
