@@ -16,7 +16,7 @@ from tests.layer_runs import Letters
 
 class TestSemanticRecall(LayerContract[SemanticRecall]):
     def make(self) -> SemanticRecall:
-        return SemanticRecall(embedder=Letters(), least=-1, skip_newest=0)
+        return SemanticRecall(embedder=Letters(), least=-1)
 
     async def use(self, layer: SemanticRecall, text: str) -> None:
         await layer.remember(text)

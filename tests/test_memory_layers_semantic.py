@@ -29,7 +29,17 @@ from noetic_py.errors import (
     ToolArgumentsInvalid,
     VersionConflict,
 )
-from noetic_py.memory import Embedder, Owner, Remembered, Scope, SemanticRecall, VectorQuery, WordEmbedder
+from noetic_py.memory import (
+    Embedder,
+    HistoryWindow,
+    Owner,
+    Recall,
+    Remembered,
+    Scope,
+    SemanticRecall,
+    VectorQuery,
+    WordEmbedder,
+)
 from noetic_py.memory.layers.common import COUNTER
 from noetic_py.memory.layers.passages import LocalShelf, Passages
 from noetic_py.memory.layers.vectors import Found, split, unit
@@ -60,8 +70,7 @@ class TopicEmbedder:
 
 
 def make(embedder: Any = None, **settings: Any) -> Memory:
-    chosen: dict[str, Any] = {"skip_newest": 0, **settings}
-    layer = SemanticRecall(embedder=embedder or TopicEmbedder(), **chosen)
+    layer = SemanticRecall(embedder=embedder or TopicEmbedder(), **settings)
 
     class Mem(Memory):
         past: SemanticRecall = layer
@@ -135,7 +144,7 @@ async def test_what_the_model_sees_anyway_is_not_recalled() -> None:
     call = FunctionCall(name="past__search", arguments={"query": "sea"})
     model = ScriptedModel([call], "done", "again")
     flow: Any = loop(call_model(model), until=until.no_tool_calls())
-    async with Harness(memory=make(skip_newest=40)) as harness:
+    async with Harness(memory=make()) as harness:
         await harness.run(flow, "Tell me about the tide.", thread_id="t")
         assert recalled(model.requests[1]) == ""
         # The model may look all the same.
@@ -150,7 +159,8 @@ async def test_what_is_nearest_besides_the_newest_is_found_however_many_these_ar
     layer = TopicEmbedder()
 
     class Mem(Memory):
-        past: SemanticRecall = SemanticRecall(embedder=layer, top=1, skip_newest=20)
+        newest: HistoryWindow = HistoryWindow(max_turns=10)
+        past: SemanticRecall = SemanticRecall(embedder=layer, top=1)
 
     texts = ["The tide and the harbour.", *["The tide, the tide."] * 20]
     model = ScriptedModel(*[f"Tide {number}." for number in range(21)])
@@ -161,6 +171,15 @@ async def test_what_is_nearest_besides_the_newest_is_found_however_many_these_ar
     # Every newer message is nearer.
     assert "The tide and the harbour. 0" in recalled(model.requests[10])
     assert "The tide, the tide. 1" in recalled(model.requests[11])
+
+
+async def test_of_a_long_conversation_nothing_is_repeated() -> None:
+    model = ScriptedModel(*[f"Tide {number}." for number in range(25)])
+    async with Harness(memory=make(), model=model) as harness:
+        session = harness.session("ada", "t")
+        for number in range(25):
+            await session.run(call_model(), f"The tide {number}")
+    assert [recalled(request) for request in model.requests] == [""] * 25
 
 
 async def test_from_code_in_a_run() -> None:
@@ -184,16 +203,20 @@ async def test_from_code_in_a_run() -> None:
 
 async def test_recall_stays_below_its_budget() -> None:
     class Big(SemanticRecall):
-        async def recall(self, query: str, budget: int) -> str:
-            found = await super().recall(query, budget)
+        async def recall(self, query: str, budget: int) -> Recall | None:
+            recall = await super().recall(query, budget)
+            assert recall is not None
+            assert callable(recall.content)
+            found = recall.content(())
+            assert isinstance(found, str)
             assert COUNTER.count_text(found).value <= budget
             seen.append(len(found))
-            return found
+            return recall
 
     seen: list[int] = []
 
     class Mem(Memory):
-        past: Big = Big(embedder=TopicEmbedder(), skip_newest=0, budget=60, top=50)
+        past: Big = Big(embedder=TopicEmbedder(), budget=60, top=50)
 
     async with Harness(memory=Mem(), model=ScriptedModel(*["The tide again, and again."] * 12)) as harness:
         for number in range(12):
@@ -578,7 +601,6 @@ def test_its_state_holds_no_texts() -> None:
         {"limit": 0},
         {"top": 0},
         {"length": 10},
-        {"skip_newest": -1},
         {"least": float("nan")},
         {"words": -1},
         {"embedder": object()},

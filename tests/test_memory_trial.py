@@ -199,7 +199,8 @@ async def test_a_marked_line_shows_nothing_outdated() -> None:
         facts: Facts = Facts()
 
     class Unmarked(Memory):
-        past: SemanticRecall = SemanticRecall(embedder=Letters(), least=-1, skip_newest=0)
+        newest: HistoryWindow = HistoryWindow(max_turns=1)
+        past: SemanticRecall = SemanticRecall(embedder=Letters(), least=-1)
 
     record = [
         FunctionCall(

@@ -467,7 +467,7 @@ def facts() -> Program:
 
 def passages() -> Program:
     class Mem(Memory):
-        past: SemanticRecall = SemanticRecall(embedder=Letters(), scope=Scope.USER, least=-1, skip_newest=0)
+        past: SemanticRecall = SemanticRecall(embedder=Letters(), scope=Scope.USER, least=-1)
 
     def flow() -> AnyStep:
         keep = doing("keep", lambda memory: memory.past.remember("The moon makes the tide."))

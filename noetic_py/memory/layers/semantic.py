@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
@@ -16,7 +16,7 @@ from noetic_py.core.items import Item, Message
 from noetic_py.errors import ConfigError, LayerError, MissingExtra, NoeticError
 from noetic_py.memory.binding import Alone, Draft
 from noetic_py.memory.functions import function
-from noetic_py.memory.layer import HookName, MemoryLayer, Returned
+from noetic_py.memory.layer import HookName, MemoryLayer, Recall, Returned
 from noetic_py.memory.layers.common import COUNTER, at_least, readable_name, unseen, wrong
 from noetic_py.memory.layers.vectors import (
     Embedder,
@@ -42,6 +42,8 @@ _MOST_FOUND: Final = 50
 _MOST_WARNED: Final = 1_000
 _BATCH: Final = 256
 _SOME: Final = 4
+# Passages of the conversation that are left out at most, because the request shows them.
+_MOST_SHOWN: Final = 160
 
 
 @frozen
@@ -110,6 +112,9 @@ class SemanticRecall(MemoryLayer[Remembered]):
 
     Used by itself, in no run, it keeps its passages in memory: `remember` and `search` do the same there.
 
+    Messages that the request shows are not recalled; those that it leaves out are, such as those before a
+    `HistoryWindow`.
+
     Passages are in `storage` and not in the journal: a fork finds those that were stored after its point too, which a
     `LayerWarned` event says, and what a failed attempt has remembered stays.
 
@@ -124,7 +129,6 @@ class SemanticRecall(MemoryLayer[Remembered]):
             and `words` is added for the same words.
         words: How much it counts when a passage has all words of the query; 0 to go by the vectors alone.
         length: Characters of a passage; a longer message is cut at its paragraphs and sentences.
-        skip_newest: Passages of so many newest items of the conversation are not recalled: the model sees them anyway.
         vectors: A database that keeps the passages and searches them itself; without one they are in the layer's part
             of the harness's backend, and are read and ranked in this process.
         rerank: What puts the nearest passages in a better order: it scores four times as many as are asked for.
@@ -144,7 +148,6 @@ class SemanticRecall(MemoryLayer[Remembered]):
     least: float = 0.15
     words: float = 0.4
     length: int = 500
-    skip_newest: int = 40
     vectors: VectorStore | None = None
     rerank: Reranker | None = None
 
@@ -152,7 +155,7 @@ class SemanticRecall(MemoryLayer[Remembered]):
         code = "semantic-settings"
         at_least(self, code, 1, limit=self.limit, top=self.top)
         at_least(self, code, 50, length=self.length)
-        at_least(self, code, 0, skip_newest=self.skip_newest, words=self.words)
+        at_least(self, code, 0, words=self.words)
         at_least(self, code, -1, least=self.least)
         if not isinstance(self.embedder, Embedder):
             raise wrong(
@@ -355,34 +358,44 @@ class SemanticRecall(MemoryLayer[Remembered]):
         """
         return () if self.vectors is None else await self._answered(self.vectors.scrub())
 
-    async def recall(self, query: str, budget: int) -> str:
-        """The nearest passages that the budget has room for, as they were said one after the other."""
+    async def recall(self, query: str, budget: int) -> Recall | None:
+        """The nearest passages that the budget has room for, as they were said one after the other.
+
+        Those of messages that the request shows are left out.
+        """
         if not query.strip():
-            return ""
+            return None
         await self._warn_of_others()
-        newest = {item.id for item in _last(self.ctx.items, self.skip_newest)}
-        most = self.top + 4 * len(newest)
-        chosen: Sequence[tuple[int, str]] = []
-        # Mostly a few of the nearest are of the newest items or have no room; to be given all takes longer.
+        here, thread = {item.id for item in self.ctx.items if isinstance(item, Message)}, self.ctx.thread_id
+        most = self.top + min(_SOME * len(here), _MOST_SHOWN)
+        found: Sequence[Found] = ()
+        # Mostly a few of the nearest are of this conversation or have no room; to be given all takes longer.
         for limit in sorted({min(_SOME * self.top, most), most}):
             found = await self._search(query, limit)
-            chosen = self._fitting([each for each in found if each.item not in newest], budget)
-            if len(chosen) == self.top or len(found) < limit:
+            if len(found) < limit or len(self._fitting(found, here, thread, budget)) == self.top:
                 break
-        return "\n".join([self.heading, *(line for _, line in sorted(chosen))]) if chosen else ""
 
-    def _fitting(self, found: Sequence[Found], budget: int) -> Sequence[tuple[int, str]]:
-        """The lines of the nearest that the budget has room for, with their numbers."""
-        here, left = self.ctx.thread_id, budget - COUNTER.count_text(self.heading + "\n").value
+        def unseen(shown: Sequence[Item]) -> str:
+            chosen = self._fitting(found, {item.id for item in shown}, thread, budget)
+            return "\n".join([self.heading, *(line for _, line in sorted(chosen))]) if chosen else ""
+
+        return Recall(unseen)
+
+    def _fitting(
+        self, found: Sequence[Found], without: Collection[str], thread: str, budget: int
+    ) -> Sequence[tuple[int, str]]:
+        """The lines of the nearest that the budget has room for, with their numbers; without those of some items."""
+        left = budget - COUNTER.count_text(self.heading + "\n").value
         chosen: list[tuple[int, str]] = []
         for passage in found:
             if len(chosen) == self.top:
                 break
-            line = self._line(passage, here)
-            takes = COUNTER.count_text(line + "\n").value
-            if takes <= left:
-                left -= takes
-                chosen.append((passage.number, line))
+            if passage.item not in without:
+                line = self._line(passage, thread)
+                takes = COUNTER.count_text(line + "\n").value
+                if takes <= left:
+                    left -= takes
+                    chosen.append((passage.number, line))
         return chosen
 
     def _line(self, passage: Found, here: str) -> str:
@@ -553,10 +566,3 @@ def _about(passage: Found, here: str) -> str:
 def _aware(moment: datetime | None) -> datetime | None:
     """A time with its zone; one without a zone is in UTC."""
     return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
-
-
-def _last(items: Sequence[Item], count: int) -> Iterable[Item]:
-    for place, item in enumerate(reversed(items)):
-        if place >= count:
-            return
-        yield item

@@ -118,7 +118,6 @@ class Documents(SemanticRecall):
     overlap: int = 16
     limits: Limits = Limits()
     limit: int = 50_000
-    skip_newest: int = 0
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()

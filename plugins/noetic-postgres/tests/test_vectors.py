@@ -532,7 +532,7 @@ class TopicEmbedder:
 
 def bundle(store: PgVectorStore | None, scope: Scope = Scope.USER) -> Any:
     class Mem(Memory):
-        past: SemanticRecall = SemanticRecall(embedder=TopicEmbedder(), skip_newest=0, scope=scope, vectors=store)
+        past: SemanticRecall = SemanticRecall(embedder=TopicEmbedder(), scope=scope, vectors=store)
 
     return Mem()
 
