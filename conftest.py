@@ -1,4 +1,4 @@
-"""Of all tests, the library's and the plugins': their order, files and programs, and which say what they cover.
+"""Of all tests, the library's and the plugins': event loops, order, files and programs, and which say what they cover.
 
 Saying so nearly doubles what a test costs. What random programs, killed processes, servers, a browser, examples and
 further cases on the second event loop run is the same code once more, so with coverage switched on it is not watched.
@@ -116,9 +116,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Set apart what stays until the end: twenty thousand tests, which take each collection a third of a second."""
+
     # Hypothesis makes its random generator with the first example, and warns when it cannot see what refers to it; what
     # is set apart is not seen. So the first example is run here.
-    given(none())(settings(max_examples=1, database=None)(lambda _: None))()
+    @settings(max_examples=1, database=None)
+    @given(none())
+    def first(_: None) -> None:
+        pass
+
+    first()
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -128,6 +134,13 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Leave a test out before its fixtures are made, when a program that it needs is missing."""
     need_all(item)
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """Every test that asks for an event loop runs on both."""
+    backend: str = request.param
+    return backend
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:

@@ -1,4 +1,4 @@
-"""Shared by all tests: both event loops, and how hard properties are tried."""
+"""Shared by all tests of the library: stores, shells, and how hard properties are tried."""
 
 from __future__ import annotations
 
@@ -33,13 +33,6 @@ pytest.register_assert_rewrite(
 # A shell that starts the suite in the background makes it, and all that it starts, deaf to an interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    """Every test that asks for an event loop runs on both."""
-    backend: str = request.param
-    return backend
 
 
 @pytest.fixture(params=["memory", "sqlite", "files"])

@@ -6,11 +6,6 @@ import pytest
 from noetic_local import LocalServer
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture(scope="session")
 def server() -> Iterator[LocalServer]:
     """One server for all tests of the process; without the weights, the error says how to install them."""

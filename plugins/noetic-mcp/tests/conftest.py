@@ -1,26 +1,9 @@
 from __future__ import annotations
 
-import gc
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.leftovers import nothing_left_open as nothing_left_open
 
 # The helpers beside this file are imported by name, whatever pytest's import mode.
 sys.path.insert(0, str(Path(__file__).parent))
-
-
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_open(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What a test forgets to close warns when it is collected; the warning shall hit that test and no later one."""
-    # Only what the test makes is looked through: the SDK's modules alone would take a tenth of a second each time.
-    gc.freeze()
-    yield
-    if "anyio_backend" in request.fixturenames:
-        gc.collect()

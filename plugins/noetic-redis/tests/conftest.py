@@ -30,11 +30,6 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     say_figures(terminalreporter, "noetic-redis")
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
     """A real server; without its program the error says how to install it."""
