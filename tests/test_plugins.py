@@ -7,12 +7,16 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
+from attrs import frozen
 
 from noetic_py import (
+    Budget,
     Context,
+    Event,
     Extension,
     Harness,
     HookContext,
+    Message,
     Model,
     ModelResponse,
     call_model,
@@ -22,10 +26,12 @@ from noetic_py import (
 )
 from noetic_py.checkpoints import CheckpointBackend, DecodedPayload, InMemoryBackend, RecordPlace, RecordTransform
 from noetic_py.context import hooks
+from noetic_py.core.tokens import TextCounter, TokenCount
 from noetic_py.errors import PluginError
 from noetic_py.hookspecs import VERSION
 from noetic_py.memory import MemoryLayer
 from noetic_py.plugins import BackendRegistry, ModelRegistry, PluginRegistry, hookimpl, load_plugins
+from noetic_py.steps.kind import StepKind
 from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -59,10 +65,25 @@ async def watch(ctx: HookContext[Any, Any], response: ModelResponse) -> None:
     ctx.effects.state["watched"] = True
 
 
+class Words(TextCounter):
+    def count_text(self, text: str, /) -> TokenCount:
+        return TokenCount(len(text.split()), "exact")
+
+
+@frozen(eq=False)
+class Hailed(StepKind[str, str]):
+    kind = "ship.hailed"
+    times: int
+
+    async def run(self, value: str, ctx: Context, /) -> str:
+        return f"{'Ahoy! ' * self.times}{value}"
+
+
 class Whole:
     """A plugin with everything that a plugin can have."""
 
     def __init__(self) -> None:
+        self.log: list[tuple[str, str]] = []
         self.backend = InMemoryBackend()
         self.asked: list[str] = []
         self.chart = Chart()
@@ -76,6 +97,12 @@ class Whole:
         registry.service(Chart, self.chart)
         registry.record_transform(Squeeze())
         registry.hook(watch)
+        registry.token_counter("ship:*", Words())
+        registry.step_kind(Hailed)
+        registry.event_sink(self.note)
+
+    async def note(self, run_id: str, event: Event) -> None:
+        self.log.append((run_id, type(event).__name__))
 
     def make(self, name: str) -> Model:
         return ScriptedModel(f"I am {name}.", name=f"ship:{name}")
@@ -95,12 +122,20 @@ async def test_a_run_has_all_that_one_hook_registers() -> None:
         seen.append(ctx.services[Chart])
         return text
 
+    flow = Hailed(2).step() >> call_model() >> look
     async with Harness(model="ship:Argo", checkpoints="hold:below deck", plugins=[plugin]) as harness:
-        result = await harness.run(call_model() >> look, "Who are you?", run_id="r")
-        again = await harness.resume("r", call_model() >> look)
+        result = await harness.run(flow, "Who are you?", run_id="r", budget=Budget(input_tokens=1_000))
+        again = await harness.resume("r", flow)
+        refused = await harness.run(flow, "Who are you?", run_id="s", budget=Budget(input_tokens=8))
         payloads = [record.payload for record in await plugin.backend.read("r")]
     assert result.value == again.value == "I am Argo."
     assert result.state["watched"]
+    assert isinstance(result.items[0], Message)
+    assert result.items[0].text == "Ahoy! Ahoy! Who are you?"
+    # Five words, and four tokens of what stands around them.
+    assert refused.reason == "budget of 8 input_tokens reached: 0 spent, 9 more asked for"
+    assert plugin.log[0] == ("r", "RunStarted")
+    assert plugin.log[-1] == ("s", "RunFinished")
     assert plugin.asked == ["below deck"]
     assert seen == [plugin.chart]
     # The conversation comes back out of records that went through the transform.
@@ -121,6 +156,9 @@ def test_what_one_hook_registers_is_listed_with_the_rest() -> None:
     assert isinstance(plugins.services.by_type[Chart], Chart)
     assert plugins.transforms.names == ["squeeze"]
     assert plugins.hooks.hooks == [watch]
+    assert isinstance(plugins.counters("ship:Argo"), Words)
+    assert plugins.step_kinds.names == ["ship.hailed"]
+    assert [plugin for plugin, _ in plugins.event_sinks.sinks] == ["Whole"]
 
 
 def test_a_plugin_may_have_both_kinds_of_hooks() -> None:
@@ -209,14 +247,16 @@ def test_a_hook_that_this_version_does_not_have_may_be_optional() -> None:
 
     assert load_plugins([Optional()]).models.prefixes == ["acme"]
 
-    class Misspelt:
-        @hookimpl
-        def register_modles(self, registry: object) -> None:
-            """A hook that does not exist."""
 
-    with pytest.raises(PluginError, match="there is no hook 'register_modles'") as caught:
+@pytest.mark.parametrize("hook", ["models", "event_sinks", "token_counters", "step_kinds"])
+def test_a_misspelt_hook_is_refused_with_the_right_name(hook: str) -> None:
+    class Misspelt: ...
+
+    wrong = f"register_{hook[:-1]}"
+    setattr(Misspelt, wrong, hookimpl(serving("acme")))
+    with pytest.raises(PluginError, match=f"there is no hook '{wrong}'") as caught:
         load_plugins([Misspelt()])
-    assert "did you mean register_models" in str(caught.value.hint)
+    assert f"did you mean register_{hook}" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("options", [{"wrapper": True}, {"hookwrapper": True}], ids=lambda each: next(iter(each)))
