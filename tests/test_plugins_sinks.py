@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from noetic_py import Ask, Context, Event, Harness, call_model, parallel, step
+from noetic_py import Ask, Context, Event, Harness, call_model, loop, parallel, step, until
 from noetic_py.core import sinks
 from noetic_py.core.events import Emitted, RunFinished, RunStarted, StepStarted
 from noetic_py.core.sinks import EventSink
@@ -164,6 +164,20 @@ async def test_a_sink_that_hangs_loses_events_and_is_cancelled(
     assert "of plugin 'Plugin' is too slow, and loses events from now on; run r1 goes on" in first
     lost = int(last.partition("has lost ")[2].split()[0])
     assert lost == len(recorder.got) - 1
+
+
+async def test_a_run_that_never_waits_loses_nothing_of_a_sink_that_never_does(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = Recorder()
+    rounds = 4_000
+    async with Harness(plugins=[recorder]) as harness:
+        await harness.run(loop(count, until=until.max_steps(rounds), max_iterations=rounds + 1), 0, run_id="r")
+    assert recorder.of("r").count("LoopIteration") == rounds
+    assert not caplog.records
+
+
+@step
+async def count(number: int) -> int:
+    return number + 1
 
 
 async def test_events_from_before_a_cancellation_are_delivered() -> None:

@@ -20,6 +20,7 @@ __all__ = ["EventSink", "EventSinks"]
 EventSink: TypeAlias = Callable[[str, Event], Awaitable[object]]
 """An async function that gets the id of a run and one of its events."""
 
+_BREATHE = 1_000
 PATIENCE = 5.0
 """Seconds that a harness waits, when it is left, for its sinks to take the events that they have not had yet."""
 
@@ -52,7 +53,9 @@ class _Feed:
         """Give the sink one event after the other; what it raises ends nothing."""
         # What runs have sent before they were cancelled is still delivered.
         with self.scope:
+            given = 0
             async for run_id, event in self.buffer:
+                given += 1
                 try:
                     await self.sink(run_id, event)
                 except Exception as error:  # noqa: BLE001 # whatever a plugin raises
@@ -60,8 +63,10 @@ class _Feed:
                     if self.failed == 1:
                         what = "failed with an event of run %s; it gets the next ones, and further failures are counted"
                         self._say(what, run_id, where=Where(run_id, event.path), error=error)
-                # A sink that never waits would starve the event loop.
-                await checkpoint()
+                # A sink that never waits would starve the event loop. One event a turn would be too few: a run that
+                # never waits lets others run after many steps only.
+                if not given % _BREATHE:
+                    await checkpoint()
         self.over.set()
 
     def report(self) -> None:
