@@ -336,6 +336,27 @@ async def test_databases_of_sub_agents_are_erased_too(how: str) -> None:
     assert not any("does not know" in each for each in found.remaining)
 
 
+async def test_what_children_keep_for_themselves_is_named() -> None:
+    database = Recorded()
+
+    class Once(Memory):
+        once: SemanticRecall = SemanticRecall(embedder=TopicEmbedder(), vectors=database, scope=Scope.EXECUTION)
+
+    @step
+    async def keeps(text: str, ctx: Context[Once]) -> str:
+        await ctx.memory.once.remember(text)
+        return text
+
+    async with Harness(memory=Once(), plugins=(), checkpoints=InMemoryBackend()) as harness:
+        await harness.run(keeps, "The tide is high.", user_id="ann", run_id="alone")
+        await harness.run(keeps >> spawn(keeps), "The tide is high.", user_id="ann", run_id="both")
+        found = await harness.erase("ann")
+    [left] = database.kept
+    assert (left.scope, left.layer) == (Scope.EXECUTION, "once")
+    [said] = [each for each in found.remaining if "'once'" in each]
+    assert "remove there what children of the user's runs have" in said
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_databases_of_which_the_harness_does_not_know_are_named_also_after_a_kill(when: When) -> None:
     async def lived() -> InMemoryBackend:

@@ -704,7 +704,7 @@ def hooks_of(cls: type[object]) -> frozenset[HookName]:
 
 def answers(
     cls: type[object],
-    question: Literal["available_tools", "unavailable_tools", "call_rules", "compactor", "entry_writer"],
+    question: Literal["available_tools", "unavailable_tools", "call_rules", "compactor", "entry_writer", "erase_owner"],
 ) -> bool:
     """Whether a layer's class answers a question itself."""
     return getattr(cls, question) is not getattr(MemoryLayer, question)

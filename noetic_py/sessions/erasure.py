@@ -28,7 +28,7 @@ from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.records import RunBegun, StepFinished
 from noetic_py.journal.run_summary import PlainCodec, load_records
 from noetic_py.journal.stored import RunEntry
-from noetic_py.memory.layer import AnyLayer
+from noetic_py.memory.layer import AnyLayer, answers
 from noetic_py.memory.scopes import Owner, Scope, places_of
 from noetic_py.runner.runs import all_scopes, clear_scopes, session_in
 from noetic_py.runner.stop_requests import withdraw
@@ -139,7 +139,8 @@ class Erasure:
         remaining = [each for backend in self._backends for each in await backend.scrub()]
         remaining += [each for layer in self._layers for each in await layer.scrub()]
         described = await self.store.backend.describe()
-        elsewhere = (*await self._everyones(), *await self._ownerless(), *_strange(strange), *_elsewhere(found.unread))
+        strangers = (*_strange(strange), *self._of_children())
+        elsewhere = (*await self._everyones(), *await self._ownerless(), *strangers, *_elsewhere(found.unread))
         return ErasureCertificate(
             self.user_id,
             self.store.runtime.now(),
@@ -170,6 +171,15 @@ class Erasure:
             f"layer {layer!r} keeps one state for all users: remove there what it has of this user"
             for layer in sorted(found)
         ]
+
+    def _of_children(self) -> Iterable[str]:
+        """Layers of which a child of a run has entries that only its own path leads to."""
+        for layer in self._layers:
+            if layer.scope is Scope.EXECUTION and answers(type(layer), "erase_owner"):
+                yield (
+                    f"layer {layer.id!r} keeps what it has for each execution: if it has a database of its own, remove "
+                    "there what children of the user's runs have; their ids are digests"
+                )
 
     async def _ownerless(self) -> Sequence[str]:
         """Where values are of runs that were deleted before, and could be of any user."""
