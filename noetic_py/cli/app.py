@@ -24,7 +24,18 @@ memory_app: typer.Typer = typer.Typer(
     no_args_is_help=True, help="What memory layers keep: show, export, re-index, erase; and other layers on trial."
 )
 app.add_typer(memory_app, name="memory")
-PluginKind: TypeAlias = Literal["layer", "model", "backend", "item-type", "hook", "service", "transform"]
+PluginKind: TypeAlias = Literal[
+    "layer",
+    "model",
+    "token-counter",
+    "backend",
+    "item-type",
+    "step-kind",
+    "hook",
+    "event-sink",
+    "service",
+    "transform",
+]
 plugins_app: typer.Typer = typer.Typer()
 app.add_typer(plugins_app, name="plugins")
 
