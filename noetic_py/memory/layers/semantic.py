@@ -43,7 +43,7 @@ _MOST_WARNED: Final = 1_000
 _BATCH: Final = 256
 _SOME: Final = 4
 # Passages of the conversation that are left out at most, because the request shows them.
-_MOST_SHOWN: Final = 160
+_MOST_SHOWN: Final = 80
 
 
 @frozen
@@ -366,14 +366,10 @@ class SemanticRecall(MemoryLayer[Remembered]):
         if not query.strip():
             return None
         await self._warn_of_others()
-        here, thread = {item.id for item in self.ctx.items if isinstance(item, Message)}, self.ctx.thread_id
-        most = self.top + min(_SOME * len(here), _MOST_SHOWN)
-        found: Sequence[Found] = ()
-        # Mostly a few of the nearest are of this conversation or have no room; to be given all takes longer.
-        for limit in sorted({min(_SOME * self.top, most), most}):
-            found = await self._search(query, limit)
-            if len(found) < limit or len(self._fitting(found, here, thread, budget)) == self.top:
-                break
+        # Besides those that are recalled, as many as the request may show; a reranker reads each, so it gets fewer.
+        most = self.top + min(_SOME * len(self.ctx.items), _MOST_SHOWN)
+        found = await self._search(query, most if self.rerank is None else min(most, _SOME * self.top))
+        thread = self.ctx.thread_id
 
         def unseen(shown: Sequence[Item]) -> str:
             chosen = self._fitting(found, {item.id for item in shown}, thread, budget)
