@@ -338,7 +338,7 @@ class Harness(Generic[M_co]):
         await self._access.require("delete", on=Resource(owner=user_id))
         for thread_id in thread_ids:
             await self._access.require("delete", on=Resource(thread_id=thread_id))
-        bundles = known_bundles(self._resources, self.flows.values())
+        bundles = known_bundles((self._resources.layers, *self._resources.bundles), self.flows.values())
         artifacts = self._planner.services.get(ArtifactStore)
         return await Erasure(user_id, thread_ids, self._session_store, bundles, artifacts, self._living).run()
 

@@ -23,7 +23,6 @@ from noetic_py.core.caches import clear_caches
 from noetic_py.core.control import SessionKey, check_callers_id, is_stream
 from noetic_py.engine.journaling.fold import OPEN
 from noetic_py.engine.layers.handles import Layers, layers_for
-from noetic_py.engine.state import Resources
 from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.records import RunBegun, StepFinished
 from noetic_py.journal.run_summary import PlainCodec, load_records
@@ -371,9 +370,9 @@ def _owner_of(entry: RunEntry) -> tuple[object, SessionKey | None]:
     return fields.get("user_id") if key is None else key.user, key
 
 
-def known_bundles(resources: Resources, flows: Iterable[AnyStep]) -> Sequence[Layers]:
-    """The bundle of a harness, those of the sub-agents in its flows, and those that its runs have opened."""
-    bundles, seen, left = [resources.layers, *resources.bundles], set[int](), list(flows)
+def known_bundles(opened: Iterable[Layers], flows: Iterable[AnyStep]) -> Sequence[Layers]:
+    """The bundle of a harness and those that its runs have opened, with those of the sub-agents in its flows."""
+    bundles, seen, left = list(opened), set[int](), list(flows)
     while left:
         step = left.pop()
         if id(step) not in seen:
