@@ -165,8 +165,7 @@ async def asked(
                     streamed = [part async for part in stream.text]
                     result = await stream.result()
             await server.all_closed()
-            # The local model's server is on the same machine, and is asked by a connection for each call.
-            assert server.opened == (len(server.requests) if served.name.startswith("local:") else 1)
+            assert server.opened == 1
     return result, "".join(streamed), server.requests
 
 
