@@ -129,9 +129,10 @@ async def shout(text: str) -> str:
 
 
 def read_until(stream: Any, marker: bytes) -> bytes:
+    """What a program has written up to a marker; what follows stays for the next reader."""
     seen = b""
-    while marker not in seen:
-        more = os.read(stream.fileno(), 65536)
+    while not seen.endswith(marker):
+        more = os.read(stream.fileno(), 1)
         assert more, seen
         seen += more
     return seen
