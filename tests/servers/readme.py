@@ -33,4 +33,6 @@ def prints_what_it_says(readme: Path, address: str, url: str, folder: Path, *, n
     file = folder / "program.py"
     file.write_text(program.replace(address, url))
     done = subprocess.run([sys.executable, "-W", "error", file], capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr, done.returncode) == (output, "", 0)
+    # Asserts of this module are not rewritten by pytest, so it says itself what was printed.
+    printed = f"{done.returncode}: {done.stdout}{done.stderr}"
+    assert (done.stdout, done.stderr, done.returncode) == (output, "", 0), printed
