@@ -82,7 +82,7 @@ class _Found:
         threads: The threads of both.
         alive: What goes on.
         unread: Runs of which it cannot be read whose they are, or in which thread they were.
-        strange: Layers of which the harness has only the names, with the owners for which runs have opened them.
+        unknown: Layers of which the harness has only the names, with the owners for which runs have opened them.
     """
 
     runs: list[RunEntry] = Factory(list[RunEntry])
@@ -90,7 +90,7 @@ class _Found:
     threads: set[str] = Factory(set[str])
     alive: list[str] = Factory(list[str])
     unread: list[str] = Factory(list[str])
-    strange: defaultdict[str, set[str]] = Factory(lambda: defaultdict[str, set[str]](set))
+    unknown: defaultdict[str, set[str]] = Factory(lambda: defaultdict[str, set[str]](set))
 
 
 @frozen(eq=False)
@@ -122,7 +122,7 @@ class Erasure:
         removed: Counter[str] = Counter()
         for _ in range(_PASSES):
             found, before = await self._find(), removed.total()
-            strange = await self._noted(found.strange)
+            unknown = await self._noted(found.unknown)
             await self._remove(found, removed)
             if removed.total() == before:
                 break
@@ -138,8 +138,8 @@ class Erasure:
         remaining = [each for backend in self._backends for each in await backend.scrub()]
         remaining += [each for layer in self._layers for each in await layer.scrub()]
         described = await self.store.backend.describe()
-        strangers = (*_strange(strange), *self._of_children())
-        elsewhere = (*await self._everyones(), *await self._ownerless(), *strangers, *_elsewhere(found.unread))
+        unknown_layers = (*_unknown(unknown), *self._of_children())
+        elsewhere = (*await self._everyones(), *await self._ownerless(), *unknown_layers, *_elsewhere(found.unread))
         return ErasureCertificate(
             self.user_id,
             self.store.runtime.now(),
@@ -232,8 +232,8 @@ class Erasure:
             threads = await self._threads_of(entry, found.unread)
             threads = {each for each in threads if each in sessions or not is_stream(each)}
             found.threads |= threads
-            for layer in await self._strange_in(entry, found.unread):
-                found.strange[layer] |= {self.user_id, entry.run_id, *threads}
+            for layer in await self._unknown_in(entry, found.unread):
+                found.unknown[layer] |= {self.user_id, entry.run_id, *threads}
         return found
 
     def _sort(self, entry: RunEntry, found: _Found) -> None:
@@ -269,10 +269,10 @@ class Erasure:
             unread.append(entry.run_id)
         return threads
 
-    async def _strange_in(self, entry: RunEntry, unread: list[str]) -> set[str]:
+    async def _unknown_in(self, entry: RunEntry, unread: list[str]) -> set[str]:
         """The layers that a run has opened and of which the harness has only the names."""
         own, *others = [set(bundle.by_id) for bundle in self.bundles]
-        strange: set[str] = set()
+        unknown: set[str] = set()
         after = 0
         try:
             while page := await self.store.backend.read(entry.run_id, after=after, limit=_PAGE):
@@ -281,13 +281,13 @@ class Erasure:
                     names = {name for name, _ in record.memory} if isinstance(record, StepFinished) else set[str]()
                     # The harness's bundle may have changed since; one of a sub-agent is known by all its names.
                     if names not in ([own, *others]) and (len(record.path) > 1 or names - own):
-                        strange |= names - own if len(record.path) == 1 else names
+                        unknown |= names - own if len(record.path) == 1 else names
                 after += len(page)
         except errors.StoreUnavailable:
             raise
         except (errors.CodecError, errors.CheckpointError):
             unread.append(entry.run_id)
-        return strange
+        return unknown
 
     async def _noted(self, found: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
         """These layers and owners, and those that this call and earlier ones that were cut short have found.
@@ -383,7 +383,7 @@ def known_bundles(opened: Iterable[Layers], flows: Iterable[AnyStep]) -> Sequenc
     return [*dict.fromkeys(bundles)]
 
 
-def _strange(layers: Mapping[str, Collection[str]]) -> Iterable[str]:
+def _unknown(layers: Mapping[str, Collection[str]]) -> Iterable[str]:
     for layer, owners in sorted(layers.items()):
         ids = ", ".join(map(repr, sorted(owners)))
         yield (
